@@ -1,0 +1,34 @@
+"""lca: a classifier that keeps learning, on a pre-trained vision transformer.
+
+Importing the package imports neither torch nor anything slow; the names below load on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lca.classifier import ContinualClassifier, Prediction
+    from lca.config import Recipe, load_recipe
+    from lca.errors import LcaError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ContinualClassifier": "lca.classifier",
+    "LcaError": "lca.errors",
+    "Prediction": "lca.classifier",
+    "Recipe": "lca.config",
+    "load_recipe": "lca.config",
+}
+
+__all__ = ["ContinualClassifier", "LcaError", "Prediction", "Recipe", "load_recipe"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lca' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,238 @@
+"""Local Classifier Alignment: retrain all heads on features drawn from the stored class Gaussians.
+
+The backbone moved, the old heads did not; alignment closes that gap without any old image. `lca_loss` is the paper's
+loss and, by its options, the published code's and plain classifier alignment (CA); `Aligner` runs it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from lca.config import Options
+from lca.drift import DriftOptions
+from lca.gaussians import CovarianceOptions, GaussianMemory
+from lca.heads import GrowingHeads, linear_heads
+from lca.schedules import cosine
+
+
+class AlignmentOptions(Options):
+    """One branch: which statistics, and what is done to the heads with them."""
+
+    name: str
+    """Names the branch in results and files."""
+    kind: Literal["none", "align", "lda"] = "align"
+    """`none`: the heads as trained. `align`: gradient steps on sampled features. `lda`: closed-form heads."""
+
+    robustness: float = Field(0.1, ge=0)
+    """λ: weight of the pairwise term |ℓ(z) - ℓ(z')| (Eq. 2)."""
+    entropy: float = Field(0.0, ge=0)
+    """Weight of the softmax entropy (in some published runs, not in the paper)."""
+    logit_norm: float | None = Field(None, gt=0)
+    """Temperature of logits divided by their mean per-task norm (in some published runs and in SLCA)."""
+    nearest_mean_filter: bool = False
+    """Leave out samples whose nearest class mean is not their own (published code; the theorem's cells)."""
+    average: Literal["classes", "samples"] = "classes"
+    """Mean of class means (Eq. 1), or plain mean over the batch (CA)."""
+
+    samples: int = Field(512, ge=1)
+    """Features drawn per class, once per task."""
+    epochs: int = Field(10, ge=1)
+    batches: Literal["balanced", "random"] = "balanced"
+    """`balanced`: the same number of samples of every class in every batch. `random`: as in the published code."""
+    per_class: int = Field(8, ge=1)
+    """`balanced`: samples of every class in a batch."""
+    batch_size: int = Field(128, ge=1)
+    """`random`: samples in a batch."""
+    lr: float = Field(0.01, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    start: Literal["cumulative", "restart", "lda"] = "cumulative"
+    """Heads before the first step: the aligned ones of the last task, the ones as trained, or closed-form LDA."""
+    train_heads: Literal["all", "none"] | tuple[int, ...] = "all"
+    """Which task heads move; numbers count tasks from 0, negative ones from the newest."""
+    first_task: bool = False
+    """Whether the first task is aligned as well."""
+    shrinkage: float = Field(0.1, ge=0, le=1)
+    """LDA: share of the isotropic part in the pooled covariance."""
+
+    statistics: Literal["before", "after"] = "after"
+    """Class statistics under the task's own backbone, before the merge, or under the merged one."""
+    covariance: CovarianceOptions = CovarianceOptions()
+    drift: DriftOptions = DriftOptions()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.drift.model != "none" and self.statistics == "before":
+            raise ValueError(
+                f"drift model {self.drift.model!r} needs statistics: after. Statistics taken before the merge live in "
+                "each task's own feature space, which the map between merged backbones does not connect"
+            )
+        if self.kind == "lda" and self.start == "lda":
+            raise ValueError("kind: lda has no steps to start; use kind: align with start: lda")
+        return self
+
+    @property
+    def memory_key(self) -> str:
+        """Branches with the same statistics share one set of Gaussians."""
+        return f"{self.statistics}:{self.covariance.model_dump_json()}:{self.drift.model_dump_json()}"
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "none": {"kind": "none"},
+    "ca": {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"},
+    "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
+    "lda": {"kind": "lda", "drift": {"model": "affine"}},
+    "best": {"robustness": 0.0, "drift": {"model": "affine"}},
+}
+"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, and what measured best."""
+
+
+def branch(spec: Any) -> Any:
+    """A branch as the recipe writes it: a preset's name, or a mapping that may start from a preset."""
+    if isinstance(spec, str):
+        spec = {"name": spec, "preset": spec}
+    if isinstance(spec, dict) and "preset" in spec:
+        preset = spec["preset"]
+        if preset not in PRESETS:
+            raise ValueError(f"unknown branch {preset!r}; known: {', '.join(PRESETS)}")
+        own = {key: value for key, value in spec.items() if key != "preset"}
+        return {"name": preset, **PRESETS[preset], **own}
+    return spec
+
+
+def pairwise_term(losses: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Mean of |ℓ_i - ℓ_j| over i ≠ j within every class (the second term of Eq. 2): (classes,).
+
+    With a class's n losses sorted ascending this U-statistic is 2 / (n (n - 1)) Σ_r (2r - n - 1) ℓ_(r), so one sort
+    serves all classes and no n x n matrix exists. A class with fewer than two samples gives 0.
+    """
+    order = torch.argsort(losses)
+    order = order[torch.argsort(labels[order], stable=True)]
+    counts = torch.zeros(classes, dtype=losses.dtype, device=losses.device)
+    counts = counts.index_add(0, labels, torch.ones_like(losses))
+    sorted_labels = labels[order]
+    starts = counts.cumsum(0) - counts
+    rank = torch.arange(1, len(losses) + 1, dtype=losses.dtype, device=losses.device) - starts[sorted_labels]
+    n = counts[sorted_labels]
+    weighted = (2 * rank - n - 1) * losses[order]
+    sums = torch.zeros_like(counts).index_add(0, sorted_labels, weighted)
+    return torch.where(counts > 1, 2 * sums / (counts * (counts - 1)).clamp(min=1), 0)
+
+
+def lca_loss(
+    logits: Tensor, labels: Tensor, options: AlignmentOptions, sizes: list[int], keep: Tensor | None = None
+) -> Tensor:
+    """The alignment loss of one mini-batch (Eq. 1 and 2).
+
+    L = 1/|U| Σ_k∈U [ mean_k ℓ + λ pairwise_k + η mean_k H ], U the classes in the batch. With `keep` (the nearest-mean
+    filter) a class's three terms run over its kept samples; a class with none kept falls back to the plain mean of
+    all its samples, as the published code does. `average: samples` is the plain batch mean of classifier alignment.
+    `sizes` are the task heads' sizes, for the logit norm.
+    """
+    classes = logits.shape[1]
+
+    def sum_by_class(values: Tensor) -> Tensor:
+        return values.new_zeros(classes).index_add(0, labels, values)
+
+    scaled = logits if options.logit_norm is None else normalised_logits(logits, sizes, options.logit_norm)
+    losses = functional.cross_entropy(scaled, labels, reduction="none")
+    ones = torch.ones_like(losses)
+    kept = ones if keep is None else keep.to(losses.dtype)
+    emptied = (sum_by_class(kept) == 0)[labels]  # of samples: their class has none kept
+    weights = torch.where(emptied, ones, kept)
+    count = sum_by_class(weights)
+    terms = sum_by_class(weights * losses) / count.clamp(min=1)
+    if options.robustness:
+        group = torch.where(kept > 0, labels, classes)  # what is filtered out forms a class of its own, then dropped
+        terms = terms + options.robustness * pairwise_term(losses, group, classes + 1)[:classes]
+    if options.entropy:
+        terms = terms + options.entropy * sum_by_class(kept * softmax_entropy(logits)) / count.clamp(min=1)
+    share = count if options.average == "samples" else (count > 0).to(losses.dtype)
+    return (share * terms).sum() / share.sum()
+
+
+def normalised_logits(logits: Tensor, sizes: list[int], temperature: float) -> Tensor:
+    """Logits divided by the mean over tasks of their per-task norms, and by the temperature (SLCA)."""
+    norms = torch.stack([part.norm(dim=1) + 1e-7 for part in logits.split(sizes, dim=1)])
+    return logits / (norms.mean(0)[:, None] + 1e-7) / temperature
+
+
+def softmax_entropy(logits: Tensor) -> Tensor:
+    probabilities = logits.softmax(1)
+    return -(probabilities * (probabilities + 1e-8).log()).sum(1)
+
+
+def nearest_mean_mask(samples: Tensor, labels: Tensor, means: Tensor) -> Tensor:
+    """Whether each sample's nearest class mean is its own. It does not depend on the heads: compute it once."""
+    nearest = [torch.cdist(chunk, means).argmin(1) for chunk in samples.split(4096)]
+    return torch.cat(nearest) == labels
+
+
+def lda_heads(memory: GaussianMemory, heads: GrowingHeads, shrinkage: float) -> GrowingHeads:
+    """Linear discriminant analysis in closed form: w_c = Σ⁻¹ μ_c, b_c = -½ μ_cᵀ Σ⁻¹ μ_c, Σ pooled and shrunk."""
+    means = memory.means().double()
+    covariance = memory.pooled().shrunk(shrinkage, memory.options.ridge)
+    weight = torch.linalg.solve(covariance, means.T).T
+    bias = -0.5 * (weight * means).sum(1)
+    return linear_heads(weight.float(), bias.float(), heads.sizes, heads)
+
+
+def align(
+    heads: GrowingHeads,
+    memory: GaussianMemory,
+    options: AlignmentOptions,
+    generator: Callable[[str, int, torch.device], torch.Generator],
+    on_epoch: Callable[[], None] = lambda: None,
+) -> tuple[GrowingHeads, dict[str, float]]:
+    """Align a copy of the heads; `generator(purpose, epoch, device)` gives the randomness.
+
+    Returns the aligned heads and what was measured. SGD with a cosine schedule per epoch down to 0, on features drawn
+    once for all epochs.
+    """
+    if options.kind == "lda":
+        return lda_heads(memory, heads, options.shrinkage), {}
+    heads = lda_heads(memory, heads, options.shrinkage) if options.start == "lda" else heads.copy()
+    parameters = heads.trainable(options.train_heads)
+    if not parameters:
+        return heads, {}
+    drawn, classes = memory.sample(options.samples, generator("samples", 0, memory.means().device))
+    classes, features, keep = classes.to(drawn.device), drawn.flatten(0, 1), None
+    if options.nearest_mean_filter:
+        keep = nearest_mean_mask(features, classes.repeat_interleave(options.samples), memory.means())
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    optimiser = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
+    losses = drawn.new_zeros(0)
+    for epoch in range(options.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = cosine(options.lr, 0.0, epoch / options.epochs)
+        collected = []
+        for index in _batches(len(classes), options, generator("batches", epoch, torch.device("cpu")), drawn.device):
+            labels, kept = classes[index // options.samples], None if keep is None else keep[index]
+            loss = lca_loss(heads(features[index]), labels, options, heads.sizes, kept)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            collected.append(loss.detach())
+        losses = torch.stack(collected)
+        on_epoch()
+    heads.requires_grad_(False)
+    return heads, {"loss": float(losses.mean()), "kept": 1.0 if keep is None else float(keep.float().mean())}
+
+
+def _batches(
+    classes: int, options: AlignmentOptions, generator: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
+    """Indices into the flattened (classes · samples) features, an epoch of them."""
+    if options.batches == "random":
+        order = torch.randperm(classes * options.samples, generator=generator).to(device)
+        yield from order.split(options.batch_size)
+        return
+    order = torch.rand(classes, options.samples, generator=generator).argsort(1)
+    order = (order + torch.arange(classes)[:, None] * options.samples).to(device)
+    for columns in order.split(options.per_class, dim=1):
+        yield columns.flatten()

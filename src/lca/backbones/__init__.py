@@ -1,0 +1,131 @@
+"""Backbones: any timm vision transformer by its full tag, with the preprocessing of its own card.
+
+The embedded model needs no network. Weights can also come from a local safetensors file with timm's key names.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import yaml
+from timm.models import VisionTransformer
+from torch import Tensor
+
+from lca.config import BackboneOptions
+from lca.data.views import Preprocessing
+from lca.errors import LcaError, nearest
+from lca.files import hash_file, hash_json, load_tensors
+
+EMBEDDED = Path(__file__).parent / "embedded"
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A pre-trained vision transformer without head, how its input is scaled, and which weights exactly it has."""
+
+    vit: VisionTransformer
+    preprocessing: Preprocessing
+    name: str
+    fingerprint: str
+    """Hash of the weights; part of every result."""
+
+    @property
+    def width(self) -> int:
+        return int(self.vit.num_features)
+
+
+def embedded_names() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(path.stem for path in EMBEDDED.glob("*.yaml"))
+
+
+def load_backbone(options: BackboneOptions) -> Backbone:
+    """Build the transformer, fill in the weights, take the preprocessing from the card."""
+    if options.name in embedded_names():
+        card = yaml.safe_load((EMBEDDED / f"{options.name}.yaml").read_text(encoding="utf-8"))
+        path = options.weights or EMBEDDED / card["weights"]
+        vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
+        if options.weights is None and hash_file(path) != card["sha256"]:
+            raise LcaError(f"{path} does not have the hash of its card; reinstall the package")
+        scaling = card["preprocessing"]
+    else:
+        vit, scaling = _timm_model(options)
+        path = options.weights
+    if path is None:
+        fingerprint = hash_json({name: _digest(tensor) for name, tensor in vit.state_dict().items()})
+    else:
+        fingerprint = hash_file(path) if path.is_file() else ""
+        _fill(vit, path)
+    vit.requires_grad_(False).eval()
+    raw = options.preprocessing == "raw"
+    preprocessing = Preprocessing(
+        size=int(scaling["size"]),
+        mean=(0.0, 0.0, 0.0) if raw else _triple(scaling["mean"]),
+        std=(1.0, 1.0, 1.0) if raw else _triple(scaling["std"]),
+        interpolation=str(scaling["interpolation"]),
+    )
+    return Backbone(vit, preprocessing, options.name, fingerprint)
+
+
+def _timm_model(options: BackboneOptions) -> tuple[VisionTransformer, dict[str, Any]]:
+    architecture, dot, tag = options.name.partition(".")
+    if not timm.is_model(architecture):
+        hint = nearest(architecture, [*timm.list_models("*vit*"), *timm.list_models("deit*"), *embedded_names()])
+        raise LcaError(f"timm has no model {architecture!r}; {hint}")
+    tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
+    if dot and tag not in tags:
+        raise LcaError(f"timm has no weights {options.name!r}; {nearest(tag, tags)}")
+    if not dot and options.weights is None:
+        full = ", ".join(f"{architecture}.{each}" for each in tags) or "none, so give backbone.weights"
+        raise LcaError(
+            f"backbone {options.name!r} does not say which weights: what a bare name means has changed between timm "
+            f"releases. Full tags: {full}"
+        )
+    try:
+        vit = timm.create_model(options.name, pretrained=options.weights is None, num_classes=0)
+    except (OSError, RuntimeError) as error:
+        raise LcaError(
+            f"the weights of {options.name} could not be fetched ({type(error).__name__}: {error}). Without a network, "
+            "give a local file: backbone.weights=PATH.safetensors"
+        ) from error
+    if not isinstance(vit, VisionTransformer):
+        raise LcaError(
+            f"{options.name} is a {type(vit).__name__}; the tuners here are made for timm's VisionTransformer "
+            "(vit_*, deit_*, and others of that class)"
+        )
+    card = vit.pretrained_cfg
+    return vit, {
+        "size": card["input_size"][-1],
+        "mean": card["mean"],
+        "std": card["std"],
+        "interpolation": card["interpolation"],
+    }
+
+
+def _fill(vit: VisionTransformer, path: Path) -> None:
+    """Load a safetensors file into the model: fp16 is cast, a classification head is left out, all else must fit."""
+    stored = load_tensors(path)
+    wanted = vit.state_dict()
+    extra = [key for key in stored if key not in wanted and not key.startswith(("head.", "head_dist.", "fc."))]
+    missing = [key for key in wanted if key not in stored]
+    shapes = [
+        f"{key}: {tuple(stored[key].shape)} in the file, {tuple(wanted[key].shape)} in the model"
+        for key in wanted
+        if key in stored and stored[key].shape != wanted[key].shape
+    ]
+    if extra or missing or shapes:
+        facts = [f"missing {missing[:3]}"] * bool(missing) + [f"unknown {extra[:3]}"] * bool(extra) + shapes[:3]
+        raise LcaError(f"the weights in {path} do not fit the model: {'; '.join(facts)}")
+    vit.load_state_dict({key: stored[key].to(wanted[key].dtype) for key in wanted})
+
+
+def _triple(values: Any) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+def _digest(tensor: Tensor) -> str:
+    import hashlib
+
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()

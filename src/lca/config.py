@@ -1,0 +1,327 @@
+"""Recipes: frozen, typed, and strict. An unknown key is an error that names the nearest known one.
+
+A recipe is YAML. `extends: NAME` starts from another recipe, `--set a.b=c` changes one key. The resolved recipe is
+written into the run folder, and its hash names what may be reused.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from lca.errors import LcaError, nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Options(BaseModel):
+    """Base of all option classes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            for key in value:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key {key!r}; {nearest(str(key), cls.model_fields)}")
+        return value
+
+
+class NamedOptions(Options):
+    """Options of a registered thing: `name` says which one."""
+
+    name: str
+
+
+class TuningOptions(NamedOptions):
+    """What every tuner has; each tuner adds its own options in its file."""
+
+    feature_norm: bool = False
+    """One LayerNorm on the shared feature, trained and merged with the rest (as the published table had)."""
+
+
+class MethodOptions(NamedOptions):
+    """Base of the options that live in each method's file."""
+
+
+class BackboneOptions(Options):
+    """Which vision transformer, which weights, which input scaling."""
+
+    name: str = "vit_pico_patch8_64"
+    """A full timm tag (`vit_base_patch16_224.augreg_in21k_ft_in1k`) or an embedded model."""
+    weights: Path | None = None
+    """A safetensors file with the weights; by default timm downloads them, or they are embedded."""
+    preprocessing: Literal["card", "raw"] = "card"
+    """`card`: the mean and standard deviation of the weights' card. `raw`: [0, 1], as the published runs did."""
+
+
+class AugmentOptions(Options):
+    """Training views: random resized crops and flips, drawn per image."""
+
+    crop_scale: tuple[float, float] = (0.05, 1.0)
+    """Smallest and largest share of the image's area that a crop covers."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Smallest and largest width-to-height ratio of a crop."""
+    flip: bool = True
+    """Mirror half of the images left to right."""
+
+    @field_validator("crop_scale", "crop_ratio")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1]:
+            raise ValueError(f"expected 0 < smallest <= largest, came {value}")
+        return value
+
+
+class ViewOptions(Options):
+    """What of an image the backbone sees, in training and afterwards."""
+
+    augment: AugmentOptions = AugmentOptions()
+    centre_crop: float = Field(0.875, gt=0, le=1)
+    """Share of the shorter side that the view for prediction shows."""
+
+
+class DataOptions(Options):
+    """Which images, in which order, in which tasks."""
+
+    source: str = "digits"
+    """A registered source, or `folder:PATH` with class folders (or `train` and `test` folders of them) inside."""
+    tasks: int | list[int] | None = None
+    """Number of tasks of (nearly) equal size, or the list of their sizes; by default what the source's card says."""
+    base: int | None = Field(None, ge=1)
+    """Classes in the first task; needs `increment`."""
+    increment: int | None = Field(None, ge=1)
+    """Classes in every task after the first; the last one may be shorter."""
+    order: Literal["seeded", "natural"] = "seeded"
+    """`seeded`: the literature's permutation of the sorted classes. `natural`: sorted."""
+    order_seed: int | None = None
+    """Seed of the class order; by default the run's seed."""
+    train_limit: int | None = Field(None, ge=1)
+    """At most this many training images per class, drawn by seed."""
+    validation: float = Field(0.0, ge=0, lt=1)
+    """Share of the training images of every class that is held out for tuning decisions."""
+    evaluate: Literal["test", "validation"] = "test"
+    """What the accuracies are measured on. Tuning decisions use `validation`, never `test`."""
+    test_share: float = Field(0.2, gt=0, lt=1)
+    """For a folder without `train` and `test`: the share of each class, drawn by seed, that becomes the test set."""
+    view: ViewOptions | None = None
+    """Crops and flips; by default what the source's card says."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.base is None) != (self.increment is None):
+            raise ValueError("base and increment go together: the first task's classes and every later task's")
+        if self.base is not None and self.tasks is not None:
+            raise ValueError("give either tasks or base and increment, not both")
+        if isinstance(self.tasks, int) and self.tasks < 1:
+            raise ValueError(f"tasks must be at least 1, came {self.tasks}")
+        if isinstance(self.tasks, list) and (not self.tasks or min(self.tasks) < 1):
+            raise ValueError(f"every task needs at least one class, came {self.tasks}")
+        if self.evaluate == "validation" and self.validation == 0:
+            raise ValueError("evaluate: validation needs a validation share, for example validation: 0.2")
+        return self
+
+
+class TrainingOptions(Options):
+    """Fine-tuning of a task: one optimiser, cosine schedule, per-epoch steps."""
+
+    epochs: int = Field(10, ge=1)
+    batch_size: int = Field(64, ge=1)
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    lr: float = Field(0.01, gt=0)
+    final_lr: float = Field(1e-6, ge=0)
+    """The cosine schedule's end, reached after the last epoch."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    distillation: float = Field(0.0, ge=0)
+    """Weight of the squared distance to the previous backbone's feature of the same view, from the second task on."""
+
+
+class Recipe(Options):
+    """One run: everything that influences a number, and where it may not."""
+
+    name: str = "run"
+    """Names the run folder; not part of what the numbers depend on."""
+    method: SerializeAsAny[MethodOptions] = "im"  # type: ignore[assignment]
+    backbone: BackboneOptions = BackboneOptions()
+    tuning: SerializeAsAny[TuningOptions] = "lora"  # type: ignore[assignment]
+    training: TrainingOptions = TrainingOptions()
+    data: DataOptions = DataOptions()
+    seed: int = 1993
+    device: str = "auto"
+    """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:1`."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the backbone; `auto` is bf16 on a GPU that computes in it and fp32 elsewhere."""
+    exact: bool = False
+    """Deterministic algorithms in fp32: a resumed run on a GPU is bit-equal, at a price in speed."""
+    keep_models: Literal["none", "last", "all"] = "last"
+    """Which of the models after each task stay in the run folder."""
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> Any:
+        from lca.methods import methods
+
+        return _choose(value, "im", lambda name: methods[name].Options)
+
+    @field_validator("tuning", mode="before")
+    @classmethod
+    def _tuning(cls, value: Any) -> Any:
+        from lca.tuning import tuners
+
+        return _choose(value, "lora", lambda name: tuners[name].Options)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain JSON values; `Recipe.model_validate` is its inverse."""
+        return self.model_dump(mode="json")
+
+    def trunk(self) -> dict[str, Any]:
+        """The keys that influence the backbone; the others only change heads and Gaussians on top of it."""
+        content = self.dump()
+        for key in ("name", "keep_models"):
+            del content[key]
+        from lca.methods import methods
+
+        for key in methods[self.method.name].branch_keys:
+            content["method"].pop(key, None)
+        return content
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(path.stem for path in _shipped_recipes().glob("*.yaml"))
+
+
+def read_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The mapping of a shipped recipe or a YAML file, with what it extends and the `a.b=c` overrides applied."""
+    path = Path(name_or_path)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = _shipped_recipes() / f"{name_or_path}.yaml"
+        if not path.is_file():
+            raise LcaError(
+                f"there is no recipe {name_or_path!r}; {nearest(name_or_path, recipe_names())} "
+                "A recipe of your own is given as a path that ends in .yaml."
+            )
+    content = _read_yaml(path)
+    parent = content.pop("extends", None)
+    if parent is not None:
+        beside = path.parent / str(parent)
+        content = merge_mappings(read_recipe(str(beside) if beside.suffix else str(parent)), content)
+    for override in overrides:
+        content = merge_mappings(content, parse_override(override))
+    return content
+
+
+def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A validated recipe; every mistake is an `LcaError` that names the key."""
+    content = read_recipe(name_or_path, overrides)
+    content.setdefault("name", Path(name_or_path).stem)
+    return validate_recipe(content, name_or_path)
+
+
+def validate_recipe(content: Mapping[str, Any], origin: str = "recipe") -> Recipe:
+    return validate(Recipe, content, origin)
+
+
+def validate(model: type[Model], content: Any, origin: str) -> Model:
+    """Validate, with pydantic's errors turned into one readable message."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        lines = [f"{origin}: {error.error_count()} mistake(s)"]
+        for item in error.errors():
+            place = ".".join(str(step) for step in item["loc"]) or "the top level"
+            message = item["msg"].removeprefix("Value error, ")
+            came = "" if "came" in message or "unknown key" in message else f", came {item['input']!r}"
+            lines.append(f"  {place}: {message}{came}")
+        raise LcaError("\n".join(lines)) from None
+
+
+def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, recursively. A section that names another thing replaces the section as a whole."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, str) and isinstance(value, Mapping) and key in {"method", "tuning"}:
+            old = {"name": old}
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("name", old.get("name")) == old.get("name")
+        ):
+            merged[key] = merge_mappings(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`training.lr=0.02` as a nested mapping; the value is read as YAML."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise LcaError(f"--set takes key=value, for example --set training.lr=0.02; came {text!r}")
+    try:
+        return nest(key.strip(), yaml.safe_load(value))
+    except yaml.YAMLError as error:
+        raise LcaError(f"--set {text}: the value is not YAML ({error})") from error
+
+
+def nest(dotted: str, value: Any) -> dict[str, Any]:
+    """("a.b", 1) as {"a": {"b": 1}}."""
+    for step in reversed(dotted.split(".")):
+        value = {step: value}
+    return value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys in which two dumped recipes differ, one readable line each."""
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        left, right = old.get(key, "(absent)"), new.get(key, "(absent)")
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            lines += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            lines.append(f"{prefix}{key}: {left} -> {right}")
+    return lines
+
+
+def _choose(value: Any, default: str, options_of: Any) -> Any:
+    """The options object a section names: `lora`, `{name: lora, rank: 4}` or options already made."""
+    if isinstance(value, BaseModel):
+        return value
+    section = {"name": value} if isinstance(value, str) else value
+    if not isinstance(section, Mapping):
+        raise ValueError(f"expected a name or a mapping with a name, came {value!r}")
+    try:
+        chosen = options_of(section.get("name", default))
+    except LcaError as error:
+        raise ValueError(str(error)) from None
+    return chosen.model_validate({"name": default, **section})
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LcaError(f"there is no recipe file {path}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise LcaError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise LcaError(f"{path} must hold a mapping of recipe keys, came {type(content).__name__}")
+    return content
+
+
+def _shipped_recipes() -> Path:
+    return Path(__file__).parent / "recipes"

@@ -1,0 +1,76 @@
+"""Sets of labelled images, decoded once to uint8 and kept together on one canvas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images (n, 3, height, width) in uint8. Smaller ones fill the upper left; `sizes` (n, 2) are height and width."""
+
+    canvas: Tensor
+    sizes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.canvas)
+
+    def __getitem__(self, index: Tensor) -> "Pixels":
+        return Pixels(self.canvas[index.to(self.canvas.device)], self.sizes[index.to(self.sizes.device)])
+
+    def to(self, device: torch.device) -> "Pixels":
+        return Pixels(self.canvas.to(device), self.sizes)
+
+    @classmethod
+    def of(cls, images: Sequence[Tensor]) -> "Pixels":
+        """Put images (3, h, w) of any sizes onto one canvas."""
+        sizes = torch.tensor([image.shape[1:] for image in images]).reshape(-1, 2)
+        height, width = (int(size) for size in sizes.amax(0)) if len(images) else (1, 1)
+        canvas = torch.zeros(len(images), 3, height, width, dtype=torch.uint8)
+        for place, image in zip(canvas, images, strict=True):
+            place[:, : image.shape[1], : image.shape[2]] = image
+        return cls(canvas, sizes)
+
+
+class ClosedError(RuntimeError):
+    """Images were read after their task was over."""
+
+
+class ImageSet:
+    """Labelled images of named classes. After `close` nothing can be read: earlier tasks stay out of reach."""
+
+    def __init__(self, pixels: Pixels, labels: Tensor, classes: tuple[str, ...]) -> None:
+        self._content: tuple[Pixels, Tensor] | None = (pixels, labels)
+        self.classes = classes
+
+    @property
+    def pixels(self) -> Pixels:
+        return self._open()[0]
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) positions in `classes`."""
+        return self._open()[1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, index: Tensor) -> "ImageSet":
+        return ImageSet(self.pixels[index], self.labels[index], self.classes)
+
+    def of_classes(self, names: Sequence[str]) -> "ImageSet":
+        """The images of the named classes, class by class in that order, with labels in that order."""
+        position = {name: number for number, name in enumerate(self.classes)}
+        rows = [torch.nonzero(self.labels == position[name])[:, 0] for name in names]
+        labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
+        return ImageSet(self.pixels[torch.cat(rows)], torch.cat(labels), tuple(names))
+
+    def close(self) -> None:
+        self._content = None
+
+    def _open(self) -> tuple[Pixels, Tensor]:
+        if self._content is None:
+            raise ClosedError("these images belong to a task that is over; a method may read the current task only")
+        return self._content

@@ -1,0 +1,162 @@
+"""Sources: where images come from. A source has sorted class names, training images and test images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from lca.config import DataOptions, ViewOptions
+from lca.data.decoding import decode_all, image_files
+from lca.data.images import ImageSet, Pixels
+from lca.errors import LcaError
+from lca.files import hash_json
+from lca.progress import Progress
+from lca.randomness import generator
+from lca.registry import Registry
+
+
+@dataclass(frozen=True)
+class Source:
+    """All images of a data set, and what its card says about them."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    fingerprint: str
+    """Hash of what the numbers depend on: file names and sizes, or the card."""
+    tasks: int
+    """Number of tasks in the literature."""
+    view: ViewOptions
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.train.classes
+
+
+Reader = Callable[[str, DataOptions, int, int, Progress], Source]
+"""(argument, options, seed, working size, progress) -> source."""
+
+sources: Registry[Reader] = Registry("data source")
+
+
+def load_source(options: DataOptions, seed: int, view_size: int, progress: Progress) -> Source:
+    """Read the source an option names; `view_size` is the side of the square the backbone sees."""
+    name, _, argument = options.source.partition(":")
+    return sources[name](argument, options, seed, working_size(view_size), progress)
+
+
+def working_size(view_size: int) -> int:
+    """Shorter side to which larger images are decoded: the literature's 256 for views of 224."""
+    return round(view_size * 8 / 7)
+
+
+@sources.register("digits")
+def digits(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
+    """scikit-learn's scans of handwritten digits: 10 classes, 8 x 8 pixels."""
+    from sklearn.datasets import load_digits
+
+    card = read_card("digits")
+    bunch = load_digits()
+    grey = torch.from_numpy(np.round(bunch.images * (255 / 16)).astype(np.uint8))
+    labels = torch.from_numpy(bunch.target).long()
+    if len(labels) != card["images"]:
+        raise LcaError(f"scikit-learn's digits have {len(labels)} images, the card says {card['images']}")
+    position = torch.zeros(len(labels), dtype=torch.long)
+    for label in range(10):
+        rows = torch.nonzero(labels == label)[:, 0]
+        position[rows] = torch.arange(len(rows))
+    is_test = position % card["split"]["every"] == card["split"]["test"]
+    canvas = grey[:, None].repeat(1, 3, 1, 1)
+    pixels = Pixels(canvas, torch.full((len(labels), 2), 8))
+    everything = ImageSet(pixels, labels, tuple(str(name) for name in card["classes"]))
+    train, test = torch.nonzero(~is_test)[:, 0], torch.nonzero(is_test)[:, 0]
+    view = ViewOptions.model_validate(card["view"])
+    return Source("digits", everything.subset(train), everything.subset(test), hash_json(card), card["tasks"], view)
+
+
+@sources.register("folder")
+def folder(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
+    """Class folders, with `train` and `test` above them or a seeded split: `folder:PATH`."""
+    root = Path(argument).expanduser()
+    if not argument or not root.is_dir():
+        raise LcaError(f"data.source folder:PATH needs a folder with one folder per class; {str(root)!r} is none")
+    split = (root / "train").is_dir() and (root / "test").is_dir()
+    listing = {
+        part: _class_files(root / part if split else root) for part in (("train", "test") if split else ("all",))
+    }
+    classes = sorted({name for part in listing.values() for name in part})
+    for part, files in listing.items():
+        if missing := [name for name in classes if name not in files]:
+            raise LcaError(f"{root / part}: no folder for the classes {missing[:5]}, which the other part has")
+        if empty := [name for name in classes if not files[name]]:
+            raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
+    if not split:
+        listing = _seeded_split(listing["all"], options.test_share, seed)
+    facts = {
+        part: [[name, file.name, file.stat().st_size] for name in files for file in files[name]]
+        for part, files in listing.items()
+    }
+    card = read_card("folder")
+    return Source(
+        f"folder:{root.name}",
+        _read(listing["train"], working_size, progress),
+        _read(listing["test"], working_size, progress),
+        hash_json(facts),
+        min(card["tasks"], len(classes)),
+        ViewOptions.model_validate(card["view"]),
+    )
+
+
+@lru_cache
+def read_card(name: str) -> dict[str, Any]:
+    """The YAML card of a source."""
+    card: dict[str, Any] = yaml.safe_load(
+        (Path(__file__).parent / "cards" / f"{name}.yaml").read_text(encoding="utf-8")
+    )
+    return card
+
+
+def read_class_folders(root: Path, working_size: int, progress: Progress) -> ImageSet:
+    """All images below a folder that holds one folder per class."""
+    files = {name: paths for name, paths in _class_files(root).items() if paths}
+    if not files:
+        raise LcaError(f"{root}: none of its folders holds an image")
+    return _read(files, working_size, progress)
+
+
+def _class_files(root: Path) -> dict[str, list[Path]]:
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise LcaError(f"{root} holds no class folders; expected one folder of images per class")
+    return {name: image_files(root / name) for name in names}
+
+
+def _seeded_split(files: dict[str, list[Path]], test_share: float, seed: int) -> dict[str, dict[str, list[Path]]]:
+    """A share of every class becomes its test set, at least one image; a class with one image stays in training."""
+    train: dict[str, list[Path]] = {}
+    test: dict[str, list[Path]] = {}
+    for number, (name, paths) in enumerate(files.items()):
+        order = torch.randperm(len(paths), generator=generator(seed, "test split", number)).tolist()
+        count = min(max(round(test_share * len(paths)), 1), len(paths) - 1)
+        test[name] = [paths[index] for index in sorted(order[:count])]
+        train[name] = [paths[index] for index in sorted(order[count:])]
+    return {"train": train, "test": test}
+
+
+def _read(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
+    """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
+    classes = tuple(files)
+    paths = [path for name in classes for path in files[name]]
+    labels = [number for number, name in enumerate(classes) for _ in files[name]]
+    decoded = decode_all(paths, working_size, progress)
+    readable = [(image, label) for image, label in zip(decoded, labels, strict=True) if image is not None]
+    present = {label for _, label in readable}
+    if unreadable := [name for number, name in enumerate(classes) if files[name] and number not in present]:
+        raise LcaError(f"no image of the classes {unreadable[:5]} could be read")
+    images, kept = [image for image, _ in readable], [label for _, label in readable]
+    return ImageSet(Pixels.of(images), torch.tensor(kept, dtype=torch.long), classes)

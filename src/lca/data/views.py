@@ -1,0 +1,118 @@
+"""Views: the crop of an image that the backbone sees, resized with antialiasing and scaled, for a whole batch at once.
+
+Resizing an axis is a small matrix product, so a batch of crops of any sizes is two batched products on the device.
+The weights are those of Pillow's resampling (a filter widened by the scale when shrinking, rows normalised).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lca.config import AugmentOptions
+from lca.data.images import Pixels
+from lca.errors import LcaError
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a backbone wants its input."""
+
+    size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str
+
+
+def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
+    """The central square that spans `centre_crop` of the shorter side, resized and scaled: (n, 3, size, size)."""
+    sizes = pixels.sizes
+    side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
+    corner = (sizes - side[:, None]) // 2
+    boxes = torch.cat([corner, side[:, None], side[:, None]], dim=1)
+    return _scale(resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation), preprocessing)
+
+
+def training_view(pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """The drawn crops, resized bilinearly (as torchvision's RandomResizedCrop does), mirrored where drawn, scaled."""
+    crops = resize_crops(pixels, boxes, preprocessing.size, "bilinear")
+    flips = flips.to(crops.device)[:, None, None, None]
+    return _scale(torch.where(flips, crops.flip(3), crops), preprocessing)
+
+
+def draw_crops(sizes: Tensor, options: AugmentOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random resized crops and flips for images of `sizes` (n, 2): boxes (n, 4): top, left, height, width; flips (n,).
+
+    The rule is torchvision's: ten tries of an area share and a log-uniform ratio, the first that fits; else the
+    largest central crop within the ratio limits.
+    """
+    count, tries = len(sizes), 10
+    height, width = sizes[:, 0:1].double(), sizes[:, 1:2].double()
+
+    def uniform(low: float, high: float) -> Tensor:
+        draws = torch.rand(count, tries, generator=generator, dtype=torch.float64)
+        return low + (high - low) * draws
+
+    area = height * width * uniform(*options.crop_scale)
+    ratio = uniform(math.log(options.crop_ratio[0]), math.log(options.crop_ratio[1])).exp()
+    crop_width, crop_height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (crop_width > 0) & (crop_width <= width) & (crop_height > 0) & (crop_height <= height)
+    first = fits.int().argmax(1, keepdim=True)
+    found = fits.gather(1, first)
+
+    own_ratio = width / height
+    low, high = options.crop_ratio
+    fallback_width = torch.where(own_ratio > high, (height * high).round(), width)
+    fallback_height = torch.where(own_ratio < low, (width / low).round(), height)
+    crop_width = torch.where(found, crop_width.gather(1, first), fallback_width)
+    crop_height = torch.where(found, crop_height.gather(1, first), fallback_height)
+
+    place = torch.rand(count, 2, generator=generator, dtype=torch.float64)
+    place = torch.where(found, place, 0.5)
+    top = (place[:, 0:1] * (height - crop_height + 1)).floor().clamp(max=height - crop_height)
+    left = (place[:, 1:2] * (width - crop_width + 1)).floor().clamp(max=width - crop_width)
+    flips = (torch.rand(count, generator=generator) < 0.5) & torch.tensor(options.flip)
+    return torch.cat([top, left, crop_height, crop_width], dim=1).long(), flips
+
+
+def resize_crops(pixels: Pixels, boxes: Tensor, size: int, interpolation: str) -> Tensor:
+    """Crop each image to its box and resize to (size, size), antialiased: float (n, 3, size, size) in [0, 255]."""
+    height, width = pixels.canvas.shape[2:]
+    boxes = boxes.to(pixels.canvas.device)
+    rows = resize_weights(boxes[:, 0], boxes[:, 2], height, size, interpolation)
+    columns = resize_weights(boxes[:, 1], boxes[:, 3], width, size, interpolation)
+    resized = torch.einsum("nsh,nchw->ncsw", rows, pixels.canvas.to(rows.dtype))
+    return torch.einsum("ntw,ncsw->ncst", columns, resized).clamp(0, 255)
+
+
+def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, interpolation: str) -> Tensor:
+    """The (n, size, extent) matrices that resize [start, start + length) of an axis to `size` samples."""
+    if interpolation not in KERNELS:
+        raise LcaError(f"unknown interpolation {interpolation!r}; expected one of {sorted(KERNELS)}")
+    scale = length[:, None].float() / size
+    centres = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale
+    pixels = torch.arange(extent, device=start.device) + 0.5
+    distances = (pixels - centres[:, :, None]) / scale[:, None].clamp(min=1)
+    inside = (pixels > start[:, None]) & (pixels < (start + length)[:, None])
+    weights = KERNELS[interpolation](distances.abs()) * inside[:, None]
+    return weights / weights.sum(2, keepdim=True)
+
+
+def _bilinear(distance: Tensor) -> Tensor:
+    return (1 - distance).clamp(min=0)
+
+
+def _bicubic(distance: Tensor, a: float = -0.5) -> Tensor:
+    near = ((a + 2) * distance - (a + 3)) * distance.square() + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+
+
+KERNELS = {"bilinear": _bilinear, "bicubic": _bicubic}
+
+
+def _scale(views: Tensor, preprocessing: Preprocessing) -> Tensor:
+    mean = torch.tensor(preprocessing.mean, device=views.device)[:, None, None]
+    std = torch.tensor(preprocessing.std, device=views.device)[:, None, None]
+    return (views / 255 - mean) / std

@@ -1,0 +1,17 @@
+"""The errors a user can cause and mend. The command line prints them without a traceback."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LcaError(Exception):
+    """Something the user can put right; the message says what came, what was expected and what to do."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: the nearest known ones, else all of them."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(repr(each) for each in close) + "?"
+    return "known: " + ", ".join(names) if names else "there are none"

@@ -1,0 +1,92 @@
+"""Features: the one transformer with its tuner and the optional shared feature norm, and extraction with it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from lca.backbones import Backbone
+from lca.config import TuningOptions
+from lca.data.images import ImageSet, Pixels
+from lca.data.views import evaluation_view
+from lca.device import Compute
+from lca.progress import Progress
+from lca.randomness import generator
+from lca.tuning import tuners
+
+
+class FeatureExtractor(nn.Module):
+    """Views in, features out: backbone, tuner, timm's own pooling, and the feature norm if there is one.
+
+    `tensors` and `load` cover everything that is tuned, merged and stored: the tuner's tensors and the norm's.
+    """
+
+    def __init__(
+        self, backbone: Backbone, tuning: TuningOptions, seed: int, compute: Compute, centre_crop: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.vit = backbone.vit
+        self.preprocessing = backbone.preprocessing
+        self.width = backbone.width
+        self.compute = compute
+        self.centre_crop = centre_crop
+        self.tuner = tuners[tuning.name](tuning)
+        self.tuner.attach(self.vit, generator(seed, "tuner"))
+        self.norm = nn.LayerNorm(self.width) if tuning.feature_norm else None
+        self.to(compute.device)
+
+    def forward(self, views: Tensor) -> Tensor:
+        """(n, 3, size, size) -> (n, width) in float32."""
+        with self.compute.autocast():
+            pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+        features = pooled.float()
+        return features if self.norm is None else self.norm(features)
+
+    def tuned_parameters(self) -> dict[str, nn.Parameter]:
+        """The live trainable parameters by name."""
+        named = dict(self.tuner.parameters())
+        if self.norm is not None:
+            named |= {f"feature_norm.{name}": parameter for name, parameter in self.norm.named_parameters()}
+        return named
+
+    def tensors(self) -> dict[str, Tensor]:
+        """A copy of all tuned values."""
+        return {name: parameter.detach().clone() for name, parameter in self.tuned_parameters().items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite the tuned values in place."""
+        with torch.no_grad():
+            for name, parameter in self.tuned_parameters().items():
+                parameter.copy_(tensors[name])
+
+    def forward_with(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
+        """Features under other tuned values, without a second transformer (the teacher of distillation)."""
+        own = {id(parameter): name for name, parameter in self.tuned_parameters().items()}
+        swapped = {name: tensors[own[id(p)]] for name, p in self.named_parameters() if id(p) in own}
+        features: Tensor = torch.func.functional_call(self, swapped, (views,))
+        return features
+
+    def evaluation_views(self, pixels: Pixels) -> Tensor:
+        return evaluation_view(pixels.to(self.compute.device), self.preprocessing, self.centre_crop)
+
+
+@torch.no_grad()
+def extract(
+    extractor: FeatureExtractor,
+    images: ImageSet | Pixels,
+    progress: Progress,
+    what: str,
+    batch_size: int = 256,
+) -> Tensor:
+    """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device."""
+    pixels = images.pixels if isinstance(images, ImageSet) else images
+    batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
+    training = extractor.training
+    extractor.eval()
+    rows = [torch.empty(0, extractor.width, device=extractor.compute.device)]
+    with progress.task(what, len(pixels)) as advance:
+        for index in torch.arange(len(pixels)).split(batch_size):
+            rows.append(extractor(extractor.evaluation_views(pixels[index])))
+            advance(len(index))
+    extractor.train(training)
+    return torch.cat(rows)

@@ -1,0 +1,163 @@
+"""Files that survive a crash: safetensors and JSON, written beside, flushed, renamed. Nothing is ever unpickled.
+
+A *state folder* holds one `state.json` and one safetensors file per part. The parts carry their content hash in
+their names and `state.json` names them, so replacing that one small file is the commit: a reader sees the old
+state or the new one, never a mixture, and a part that did not change is not written again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from lca.errors import LcaError
+
+FORMAT = 1
+"""Version of the folders we write; a folder of another version is refused, not guessed at."""
+
+Part = dict[str, torch.Tensor]
+
+
+@dataclass
+class State:
+    """Tensors by part and name, and JSON: all there is to know about a model or a step."""
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def bytes_by_part(self) -> dict[str, int]:
+        """Tensor bytes of every part that has any."""
+        sizes = {name: sum(t.nbytes for t in part.values()) for name, part in self.parts.items()}
+        return {name: size for name, size in sizes.items() if size}
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash it holds either the old content or the new one."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Readable JSON, written atomically. NaN is refused: it is not JSON and hides a failure."""
+    write_atomic(path, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LcaError(f"there is no file {path}") from None
+    except ValueError as error:
+        raise LcaError(f"{path} is not valid JSON ({error}); it was changed or damaged") from error
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Fill a folder beside `path`, then rename it there; if `path` has appeared meanwhile, that one stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    beside.mkdir()
+    try:
+        yield beside
+        if not path.exists():
+            try:
+                beside.rename(path)
+            except OSError:
+                if not path.exists():
+                    raise
+        _flush_folder(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    write_atomic(path, _serialise(tensors))
+
+
+def load_tensors(path: Path) -> Part:
+    """Tensors of a safetensors file, on the CPU."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise LcaError(f"there is no file {path}") from None
+    except Exception as error:  # safetensors raises its own untyped errors for damaged files
+        raise LcaError(f"{path} is not a readable safetensors file ({error})") from error
+
+
+def save_state(folder: Path, state: State) -> None:
+    """Write a state into a folder (new or holding an earlier state); see the module's text for the protocol."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names: dict[str, str] = {}
+    for part, tensors in state.parts.items():
+        content = _serialise(tensors)
+        names[part] = f"{part.replace('/', '--')}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+        if not (folder / names[part]).exists():
+            write_atomic(folder / names[part], content)
+    write_json(folder / "state.json", {"format": FORMAT, "parts": names, "meta": state.meta})
+    keep = set(names.values())
+    for stale in folder.glob("*.safetensors"):
+        if stale.name not in keep:
+            stale.unlink(missing_ok=True)
+
+
+def has_state(folder: Path) -> bool:
+    return (folder / "state.json").is_file()
+
+
+def load_state(folder: Path) -> State:
+    """Read what `save_state` wrote; a damaged or foreign folder is an error that names the file."""
+    manifest = read_json(folder / "state.json")
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        came = manifest.get("format") if isinstance(manifest, dict) else None
+        raise LcaError(f"{folder} has format {came}, this version of lca reads format {FORMAT}")
+    parts = {}
+    for part, name in manifest["parts"].items():
+        path = folder / name
+        if path.is_file() and f"-{hash_file(path)[:16]}.safetensors" not in name:
+            raise LcaError(f"{path} does not match the hash in its name; it was changed or damaged")
+        parts[part] = load_tensors(path)
+    return State(parts, manifest["meta"])
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_json(content: Any) -> str:
+    """SHA-256 of a JSON value, independent of key order."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _serialise(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())})
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,250 @@
+"""Class statistics: every class is a Gaussian in feature space, kept as a count, a mean and a factor.
+
+The factor R of a class is the triangular matrix of a QR decomposition of its centred features, so RᵀR is the exact
+scatter matrix Σ (x - μ)(x - μ)ᵀ while R has at most min(K - 1, d) rows: small for few images, and a mixture of the
+images instead of their features. Decompositions run in float64, storage is float32. A ridge or a shared covariance
+is an extra noise term when sampling, never a d x d matrix per class.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from lca.config import Options
+from lca.errors import LcaError
+from lca.files import Part
+
+log = logging.getLogger(__name__)
+
+
+class CovarianceOptions(Options):
+    """What is kept of a class besides its mean."""
+
+    kind: Literal["full", "shared", "diagonal"] = "full"
+    """`full`: an exact factor per class. `shared`: one factor for all classes. `diagonal`: a variance per feature."""
+    ridge: float = Field(1e-4, ge=0)
+    """Variance added in every direction."""
+    unbiased: bool = True
+    """Divide by K - 1 (the published code); false divides by K, as the paper's appendix writes."""
+    rank: int | None = Field(None, ge=1)
+    """Keep at most this many directions of a full factor."""
+    energy: float | None = Field(None, gt=0, le=1)
+    """Keep the directions that hold this share of a full factor's variance."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """One class. `factor` is (k, d) with scatter factorᵀ factor; for `diagonal` (d,) roots; for `shared` (0, d)."""
+
+    count: int
+    mean: Tensor
+    factor: Tensor
+
+
+def fit(features: Tensor) -> Gaussian:
+    """The exact Gaussian of features (K, d)."""
+    rows = _contrasts(features.double())
+    return Gaussian(len(features), features.double().mean(0).float(), _triangular(rows).float())
+
+
+def combine(a: Gaussian, b: Gaussian) -> Gaussian:
+    """The Gaussian of two batches of one class: QR of [R1; R2; sqrt(n1 n2 / n) (μ1 - μ2)]."""
+    n = a.count + b.count
+    mean_a, mean_b = a.mean.double(), b.mean.double()
+    between = math.sqrt(a.count * b.count / n) * (mean_a - mean_b)
+    rows = torch.cat([a.factor.double(), b.factor.double(), between[None]])
+    return Gaussian(n, ((a.count * mean_a + b.count * mean_b) / n).float(), _triangular(rows).float())
+
+
+def truncate(factor: Tensor, rank: int | None, energy: float | None) -> Tensor:
+    """The leading directions of a factor: at most `rank`, and no more than hold the share `energy` of its variance."""
+    if factor.ndim != 2 or not len(factor) or (rank is None and energy is None):
+        return factor
+    _, singular, directions = torch.linalg.svd(factor.double(), full_matrices=False)
+    kept = len(singular) if rank is None else min(rank, len(singular))
+    if energy is not None:
+        shares = singular.square().cumsum(0) / singular.square().sum().clamp(min=1e-300)
+        kept = min(kept, int((shares < energy - 1e-12).sum()) + 1)
+    return (singular[:kept, None] * directions[:kept]).float()
+
+
+@dataclass(frozen=True)
+class PooledCovariance:
+    """The within-class covariance over all classes, Σ scatter / Σ (K - 1): the one d x d matrix there is."""
+
+    scatter: Tensor
+    freedom: int
+
+    def shrunk(self, shrinkage: float, ridge: float) -> Tensor:
+        """(1 - s) Σ + s tr(Σ)/d I + ridge I, in float64."""
+        covariance = self.scatter / max(self.freedom, 1)
+        level = shrinkage * covariance.trace() / len(covariance) + ridge
+        return (1 - shrinkage) * covariance + level * torch.eye(len(covariance)).to(covariance)
+
+    def factor(self) -> Tensor:
+        """Rows whose scatter is the pooled scatter."""
+        values, vectors = torch.linalg.eigh(self.scatter)
+        return (values.clamp(min=0).sqrt()[:, None] * vectors.T).float()
+
+
+class GaussianMemory:
+    """The Gaussians of all classes learnt so far, by label."""
+
+    def __init__(self, options: CovarianceOptions) -> None:
+        self.options = options
+        self.classes: dict[int, Gaussian] = {}
+        self.shared = _NO_ROWS
+        """`shared`: the factor of all classes' scatter together, (at most d, d)."""
+
+    def observe(self, label: int, features: Tensor) -> None:
+        """Add features (K, d) of one class. A class seen before is combined: batches and returning classes alike."""
+        if not features.isfinite().all():
+            raise LcaError(f"class {label}: {len(features)} features contain NaN or infinity; training diverged")
+        gaussian = fit(features)
+        if label in self.classes:
+            gaussian = combine(self._with_rows(self.classes[label]), gaussian)
+        if self.options.kind == "shared":
+            rows = torch.cat([self.shared.reshape(-1, features.shape[1]), gaussian.factor])
+            self.shared, kept = _triangular(rows.double()).float(), gaussian.factor[:0]
+        elif self.options.kind == "diagonal":
+            kept = _column_norms(gaussian.factor)
+        else:
+            kept = truncate(gaussian.factor, self.options.rank, self.options.energy)
+        self.classes[label] = Gaussian(gaussian.count, gaussian.mean, kept)
+
+    def transport(self, means: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> None:
+        """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part."""
+        for label, old in self.classes.items():
+            moved = rows(self._with_rows(old).factor)
+            factor = _column_norms(moved) if self.options.kind == "diagonal" else moved.float()
+            self.classes[label] = Gaussian(old.count, means(old.mean[None])[0].float(), factor)
+        if len(self.shared):
+            self.shared = rows(self.shared).float()
+
+    def means(self) -> Tensor:
+        """(classes, d), in label order."""
+        return torch.stack([self.classes[label].mean for label in sorted(self.classes)])
+
+    def pooled(self) -> PooledCovariance:
+        """The covariance shared by all classes."""
+        freedom = sum(gaussian.count - 1 for gaussian in self.classes.values())
+        if self.options.kind == "shared":
+            rows = self.shared.double()
+            return PooledCovariance(rows.T @ rows, freedom)
+        scatter = torch.zeros((), dtype=torch.float64)
+        for gaussian in self.classes.values():
+            rows = self._with_rows(gaussian).factor.double()
+            scatter = scatter.to(rows.device) + rows.T @ rows
+        return PooledCovariance(scatter, freedom)
+
+    def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw `count` features of every class: (classes, count, d) in label order, and the labels (classes,).
+
+        x = μ + ε R / sqrt(K - 1) + sqrt(ridge) ε'. A class with one image has no spread of its own: the pooled
+        covariance serves it, and the log says so.
+        """
+        labels = sorted(self.classes)
+        single = [label for label in labels if self.classes[label].count < 2]
+        pooled = None
+        if self.options.kind == "shared":
+            pooled = self._scaled(self.shared, self.pooled().freedom + 1)
+        elif single:
+            log.info("%d class(es) with one image take the pooled covariance: %s", len(single), single)
+            pooled = self._scaled(self.pooled().factor(), self.pooled().freedom + 1)
+        widest = max(len(row) for label in labels for row in (self.classes[label].mean, self.classes[label].factor))
+        size = max(1, 2**24 // (count * widest))
+        chunks = [labels[start : start + size] for start in range(0, len(labels), size)]
+        return torch.cat([self._sample(chunk, count, pooled, generator) for chunk in chunks]), torch.tensor(labels)
+
+    def mahalanobis(self, features: Tensor, shrinkage: float = 0.1) -> Tensor:
+        """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
+        root = torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge + 1e-8))
+
+        def whiten(rows: Tensor) -> Tensor:
+            return torch.linalg.solve_triangular(root, rows.to(root).T, upper=False).T
+
+        return torch.cdist(whiten(features), whiten(self.means())).square().float()
+
+    def to(self, device: torch.device) -> "GaussianMemory":
+        """The same Gaussians on a device."""
+        moved = GaussianMemory(self.options)
+        moved.shared = self.shared.to(device)
+        for label, old in self.classes.items():
+            moved.classes[label] = Gaussian(old.count, old.mean.to(device), old.factor.to(device))
+        return moved
+
+    def state(self) -> tuple[Part, dict[str, Any]]:
+        """Tensors and JSON; `load` is the inverse."""
+        part: Part = {"shared": self.shared} if len(self.shared) else {}
+        for label, gaussian in self.classes.items():
+            part[f"{label}.mean"], part[f"{label}.factor"] = gaussian.mean, gaussian.factor
+        return part, {"counts": {str(label): gaussian.count for label, gaussian in self.classes.items()}}
+
+    def load(self, part: Part, meta: dict[str, Any]) -> None:
+        self.shared = part.get("shared", _NO_ROWS)
+        self.classes = {
+            int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])
+            for label, count in meta["counts"].items()
+        }
+
+    def _with_rows(self, gaussian: Gaussian) -> Gaussian:
+        """With the factor as rows, also where only their norms are kept."""
+        if self.options.kind != "diagonal":
+            return gaussian
+        return Gaussian(gaussian.count, gaussian.mean, torch.diag(gaussian.factor))
+
+    def _scaled(self, factor: Tensor, count: int) -> Tensor:
+        return factor / math.sqrt(max(count - self.options.unbiased, 1))
+
+    def _sample(self, labels: list[int], count: int, pooled: Tensor | None, generator: torch.Generator) -> Tensor:
+        gaussians = [self.classes[label] for label in labels]
+        mean = torch.stack([gaussian.mean for gaussian in gaussians])[:, None]
+        shape = (len(labels), count, mean.shape[2])
+        factors = [
+            self._scaled(gaussian.factor, gaussian.count)
+            if pooled is None or (self.options.kind != "shared" and gaussian.count > 1)
+            else pooled
+            for gaussian in gaussians
+        ]
+        if self.options.kind == "diagonal":
+            scales = torch.stack([factor if factor.ndim == 1 else _column_norms(factor) for factor in factors])
+            samples = mean + scales[:, None] * _normal(shape, mean, generator)
+        else:
+            rows = max(len(factor) for factor in factors)
+            padded = torch.stack([functional.pad(factor, (0, 0, 0, rows - len(factor))) for factor in factors])
+            samples = mean + _normal((len(labels), count, rows), mean, generator) @ padded
+        if self.options.ridge:
+            samples = samples + math.sqrt(self.options.ridge) * _normal(shape, mean, generator)
+        return samples
+
+
+_NO_ROWS = torch.zeros(0)
+
+
+def _contrasts(features: Tensor) -> Tensor:
+    """K - 1 orthonormal contrasts (Helmert): rows with the scatter of the centred features, and none superfluous."""
+    before = torch.arange(1, len(features), dtype=features.dtype, device=features.device)[:, None]
+    means_before = features.cumsum(0)[:-1] / before
+    return (features[1:] - means_before) * (before / (before + 1)).sqrt()
+
+
+def _triangular(rows: Tensor) -> Tensor:
+    """The R of a QR decomposition: at most d rows with the same scatter as `rows`."""
+    if not len(rows):
+        return rows
+    return torch.linalg.qr(rows, mode="r").R
+
+
+def _column_norms(rows: Tensor) -> Tensor:
+    return rows.double().norm(dim=0).float()
+
+
+def _normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,0 +1,236 @@
+"""Heads: a classifier that grows by one task head at a time. Old heads stay frozen unless alignment trains them."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lca.config import NamedOptions
+from lca.errors import LcaError
+from lca.files import Part
+from lca.registry import Registry
+
+
+class HeadOptions(NamedOptions):
+    """What a task head is."""
+
+    name: Literal["linear", "mlp", "cosine", "prototype"] = "linear"
+    bias: bool = False
+    """`linear` and `mlp`: whether the last layer has a bias (the published heads have none)."""
+    hidden: int | None = Field(None, ge=1)
+    """`mlp`: width of the hidden layer; by default the feature width."""
+    scale: float = Field(20.0, gt=0)
+    """`cosine` and `prototype`: factor on the cosine; `cosine` goes on to train it."""
+
+
+class TaskHead(nn.Module):
+    """Logits of one task's classes."""
+
+    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def set_from_means(self, means: Tensor, norm: float) -> None:
+        """Make the rows point at class means (classes, d): for tasks that cannot be trained."""
+        raise NotImplementedError
+
+    def keep_classes(self, chosen: Tensor) -> None:
+        """Keep only the chosen classes' rows."""
+        raise NotImplementedError
+
+
+heads: Registry[type[TaskHead]] = Registry("head")
+
+
+@heads.register("linear")
+class LinearHead(TaskHead):
+    """w·x (+ b), truncated normal 0.02, as the published heads."""
+
+    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+        super().__init__(width, classes, options, generator)
+        self.weight = nn.Parameter(_normal(classes, width, generator))
+        self.bias = nn.Parameter(torch.zeros(classes)) if options.bias else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        return functional.linear(features, self.weight, self.bias)
+
+    def set_from_means(self, means: Tensor, norm: float) -> None:
+        self.weight.data.copy_(norm * functional.normalize(means, dim=1))
+
+    def keep_classes(self, chosen: Tensor) -> None:
+        self.classes = len(chosen)
+        self.weight.data = self.weight.data[chosen].clone()
+        if self.bias is not None:
+            self.bias.data = self.bias.data[chosen].clone()
+
+
+@heads.register("mlp")
+class MlpHead(TaskHead):
+    """One hidden layer with GELU before the linear layer (the paper's text speaks of MLP heads)."""
+
+    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+        super().__init__(width, classes, options, generator)
+        hidden = options.hidden or width
+        self.hidden_weight = nn.Parameter(_normal(hidden, width, generator))
+        self.hidden_bias = nn.Parameter(torch.zeros(hidden))
+        self.output = LinearHead(hidden, classes, options, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.output(self._activations(features))
+        return logits
+
+    def set_from_means(self, means: Tensor, norm: float) -> None:
+        with torch.no_grad():
+            self.output.set_from_means(self._activations(means), norm)
+
+    def keep_classes(self, chosen: Tensor) -> None:
+        self.classes = len(chosen)
+        self.output.keep_classes(chosen)
+
+    def _activations(self, features: Tensor) -> Tensor:
+        return functional.gelu(functional.linear(features, self.hidden_weight, self.hidden_bias))
+
+
+@heads.register("cosine")
+class CosineHead(TaskHead):
+    """scale · cos(w, x), rows and scale trained."""
+
+    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+        super().__init__(width, classes, options, generator)
+        self.weight = nn.Parameter(_normal(classes, width, generator))
+        self.scale = nn.Parameter(torch.tensor(options.scale))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * functional.linear(functional.normalize(features), functional.normalize(self.weight))
+
+    def set_from_means(self, means: Tensor, norm: float) -> None:
+        self.weight.data.copy_(functional.normalize(means, dim=1))
+
+    def keep_classes(self, chosen: Tensor) -> None:
+        self.classes = len(chosen)
+        self.weight.data = self.weight.data[chosen].clone()
+
+
+@heads.register("prototype")
+class PrototypeHead(CosineHead):
+    """Cosine to the class means. Trained like a cosine head while the backbone is tuned; the method then replaces
+    its rows by the means of the tuned features, and alignment leaves it alone."""
+
+
+class GrowingHeads(nn.Module):
+    """The concatenated logits of all task heads, in the order their classes were learnt."""
+
+    def __init__(self, width: int, options: HeadOptions) -> None:
+        super().__init__()
+        self.width = width
+        self.options = options
+        self.tasks = nn.ModuleList()
+
+    @property
+    def sizes(self) -> list[int]:
+        return [head.classes for head in self._heads()]
+
+    def new_head(self, classes: int, generator: torch.Generator, options: HeadOptions | None = None) -> TaskHead:
+        """A fresh head that is not part of the classifier yet."""
+        options = options or self.options
+        return heads[options.name](self.width, classes, options, generator)
+
+    def append(self, head: TaskHead) -> None:
+        """Add a head; heads in the classifier are frozen."""
+        self.tasks.append(head.requires_grad_(False))
+
+    def extend(self, others: "GrowingHeads") -> None:
+        """Append copies of the heads that the others have beyond these."""
+        for head in others.copy().tasks[len(self.tasks) :]:
+            self.tasks.append(head)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not len(self.tasks):
+            return features.new_zeros(len(features), 0)
+        return torch.cat([head(features) for head in self._heads()], dim=1)
+
+    def append_from_means(self, means: Tensor, generator: torch.Generator) -> None:
+        """Add a head whose rows are class means, as long as the other heads' rows, so that all compete equally."""
+        lasts = [head.output if isinstance(head, MlpHead) else head for head in self._heads()]
+        norms = [head.weight.norm(dim=1) for head in lasts if isinstance(head, LinearHead)]
+        head = self.new_head(len(means), generator).to(means.device)
+        head.set_from_means(means, float(torch.cat(norms).mean()) if norms else 1.0)
+        self.append(head)
+
+    def trainable(self, chosen: Literal["all", "none"] | tuple[int, ...]) -> list[nn.Parameter]:
+        """The parameters of all, no or the chosen task heads (negative numbers count from the newest)."""
+        if chosen == "none":
+            return []
+        count = len(self.tasks)
+        numbers = range(count) if chosen == "all" else [n for n in chosen if -count <= n < count]
+        picked = {number % count for number in numbers} if count else set()
+        return [
+            parameter
+            for number in sorted(picked)
+            if not isinstance(self.tasks[number], PrototypeHead)
+            for parameter in self.tasks[number].parameters()
+        ]
+
+    def copy(self) -> "GrowingHeads":
+        """An independent copy on the same device."""
+        twin = GrowingHeads(self.width, self.options)
+        part, meta = self.state()
+        twin.load({name: tensor.clone() for name, tensor in part.items()}, meta)
+        return twin
+
+    def state(self) -> tuple[Part, dict[str, Any]]:
+        """Tensors and JSON; `load` is the inverse."""
+        part = {
+            f"{number}.{name}": tensor.detach()
+            for number, head in enumerate(self._heads())
+            for name, tensor in head.named_parameters()
+        }
+        return part, {"heads": [{"classes": head.classes, "options": _options_of(head)} for head in self._heads()]}
+
+    def load(self, part: Part, meta: dict[str, Any]) -> None:
+        self.tasks = nn.ModuleList()
+        for number, entry in enumerate(meta["heads"]):
+            options = self.options.model_copy(update=entry["options"])
+            head = self.new_head(entry["classes"], torch.Generator(), options)
+            for name, parameter in head.named_parameters():
+                stored = part[f"{number}.{name}"]
+                if stored.shape != parameter.shape:
+                    raise LcaError(
+                        f"head {number}: {name} has shape {tuple(stored.shape)}, expected {tuple(parameter.shape)}"
+                    )
+                parameter.data = stored.clone()
+            self.append(head)
+
+    def _heads(self) -> list[TaskHead]:
+        return [head for head in self.tasks if isinstance(head, TaskHead)]
+
+
+def linear_heads(weight: Tensor, bias: Tensor, sizes: list[int], like: GrowingHeads) -> GrowingHeads:
+    """Task heads made of given rows: for closed-form classifiers such as LDA."""
+    options = HeadOptions(name="linear", bias=True)
+    built = GrowingHeads(like.width, options)
+    for rows, offsets in zip(weight.split(sizes), bias.split(sizes), strict=True):
+        head = LinearHead(like.width, len(rows), options, torch.Generator())
+        head.weight.data, head.bias = rows.clone(), nn.Parameter(offsets.clone())
+        built.append(head)
+    return built
+
+
+def _options_of(head: TaskHead) -> dict[str, Any]:
+    """What `load` must know to build this head again."""
+    match head:
+        case LinearHead():
+            return {"name": "linear", "bias": head.bias is not None}
+        case MlpHead():
+            return {"name": "mlp", "bias": head.output.bias is not None, "hidden": len(head.hidden_bias)}
+        case PrototypeHead():
+            return {"name": "prototype"}
+        case _:
+            return {"name": "cosine"}
+
+
+def _normal(rows: int, width: int, generator: torch.Generator) -> Tensor:
+    """Truncated normal, standard deviation 0.02 (cut at ±2, so practically never)."""
+    return torch.empty(rows, width).normal_(0, 0.02, generator=generator).clamp_(-2, 2)

@@ -1,0 +1,8 @@
+"""Methods: one short file each, composed from the parts. A new file in this folder registers itself."""
+
+from lca.methods.base import Method, MethodInfo, Phase
+from lca.registry import Registry
+
+methods: Registry[type[Method]] = Registry("method", package="lca.methods")
+
+__all__ = ["Method", "MethodInfo", "Phase", "methods"]

@@ -1,0 +1,107 @@
+"""The contract of a method: named, resumable phases per task, logits per branch, and a state that is all there is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lca.config import AugmentOptions, MethodOptions, TrainingOptions
+from lca.data.streams import Task
+from lca.features import FeatureExtractor
+from lca.files import State
+from lca.progress import Progress
+from lca.randomness import generator
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """What a user should know before choosing a method."""
+
+    title: str
+    reference: str
+    trains: str
+    needs_all_data: bool = False
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named piece of a task's work in `steps` equal steps; after each one the state is enough to go on from there.
+
+    A trunk phase changes the backbone. The others only change heads and statistics on top of it, so many of them can
+    share one trunk.
+    """
+
+    name: str
+    run: Callable[[int], dict[str, float] | None]
+    steps: int = 1
+    trunk: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every method is built from, besides its own options."""
+
+    extractor: FeatureExtractor
+    training: TrainingOptions
+    augment: AugmentOptions
+    seed: int
+    progress: Progress
+
+    def generator(self, purpose: str, task: int = 0, epoch: int = 0) -> torch.Generator:
+        return generator(self.seed, purpose, task, epoch)
+
+
+class Method(ABC):
+    """A way to keep learning. Labels are the positions of classes in the order they were learnt."""
+
+    info: ClassVar[MethodInfo]
+    Options: ClassVar[type[MethodOptions]]
+    branch_keys: ClassVar[frozenset[str]] = frozenset()
+    """Options that influence only what happens after the trunk phases."""
+
+    def __init__(self, setting: Setting, options: MethodOptions) -> None:
+        self.setting = setting
+        self.options = options
+
+    @abstractmethod
+    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+        """The work of one task. `labels` gives the label of every class of the task, known ones included."""
+
+    @abstractmethod
+    def logits(self, features: Tensor, branch: str) -> Tensor:
+        """(n, width) -> (n, classes learnt)."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """All of the method, also in the middle of a task."""
+
+    @abstractmethod
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`, into a method built with the same setting and options."""
+
+    def branches(self) -> list[str]:
+        """Names of the classifiers that stand on the one backbone."""
+        return ["default"]
+
+    def finish_task(self) -> None:
+        """Drop what only the phases of the finished task needed."""
+        return
+
+    def trunk_state(self) -> State:
+        """What the trunk phases left behind, for other runs with the same trunk."""
+        return self.state()
+
+    def load_trunk_state(self, state: State) -> None:
+        """Take over a trunk; the branches stay as they are."""
+        self.load_state(state)
+
+    def unknown_score(self, features: Tensor, branch: str) -> Tensor | None:
+        """How far features lie from every known class, or None if the branch keeps no statistics."""
+        return None
+
+    def storage(self) -> dict[str, int]:
+        """Bytes by part, as they lie on disk."""
+        return self.state().bytes_by_part()

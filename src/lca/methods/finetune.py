@@ -1,0 +1,75 @@
+"""Sequential fine-tuning: train on each task in turn and forget. The lower bound every method should beat."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from lca.config import MethodOptions
+from lca.data.streams import Task
+from lca.features import extract
+from lca.files import State
+from lca.heads import GrowingHeads, HeadOptions
+from lca.methods import methods
+from lca.methods.base import Method, MethodInfo, Phase, Setting
+from lca.training import FineTuning
+
+
+class SequentialOptions(MethodOptions):
+    head: HeadOptions = HeadOptions()
+
+
+class FinetuneOptions(SequentialOptions):
+    name: Literal["finetune"] = "finetune"
+
+
+@methods.register("finetune")
+class SequentialFineTuning(Method):
+    info = MethodInfo(
+        title="Sequential fine-tuning",
+        reference="the plain baseline",
+        trains="the tuner and the task's head",
+    )
+    Options: ClassVar[type[MethodOptions]] = FinetuneOptions
+    options: SequentialOptions
+
+    def __init__(self, setting: Setting, options: SequentialOptions) -> None:
+        super().__init__(setting, options)
+        self.heads = GrowingHeads(setting.extractor.width, options.head)
+        self.training = FineTuning(setting.extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        self.tensors = setting.extractor.tensors()
+
+    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+        if len(task.classes) > 1:
+            epochs = self.setting.training.epochs
+            yield Phase("finetune", lambda epoch: self._finetune(task, epoch), epochs)
+            yield Phase("keep", lambda _: self._keep(task, labels))
+        elif labels[0] == sum(self.heads.sizes):
+            yield Phase("head from mean", lambda _: self._head_from_mean(task))
+
+    def logits(self, features: Tensor, branch: str) -> Tensor:
+        logits: Tensor = self.heads(features)
+        return logits
+
+    def state(self) -> State:
+        heads, meta = self.heads.state()
+        return State({"tuned": self.tensors, "heads": heads, "training": self.training.state()}, {"heads": meta})
+
+    def load_state(self, state: State) -> None:
+        self.setting.extractor.load(state.parts["tuned"])
+        self.tensors = self.setting.extractor.tensors()
+        self.heads.load(state.parts["heads"], state.meta["heads"])
+        self.heads.to(self.setting.extractor.compute.device)
+        self.training.load(state.parts["training"])
+
+    def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
+        return self.training.epoch(task, epoch, self.heads, teacher=self.tensors if self.heads.sizes else None)
+
+    def _keep(self, task: Task, labels: list[int]) -> None:
+        learnt = sum(self.heads.sizes)
+        self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
+        self.tensors = self.setting.extractor.tensors()
+
+    def _head_from_mean(self, task: Task) -> None:
+        features = extract(self.setting.extractor, task.train, self.setting.progress, "class mean")
+        self.heads.append_from_means(features.mean(0, keepdim=True), self.setting.generator("head", task.index))

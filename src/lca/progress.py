@@ -1,0 +1,98 @@
+"""Progress of anything over a few seconds: bars with rate and remaining time on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Progress:
+    """Silent progress: the default for library calls, and the interface of the loud ones."""
+
+    def track(self, items: Iterable[T], what: str, total: int) -> Iterator[T]:
+        """Pass the items on, showing how many went by."""
+        with self.task(what, total) as advance:
+            for item in items:
+                yield item
+                advance(1)
+
+    @contextmanager
+    def task(self, what: str, total: int) -> Iterator["Advance"]:
+        """A piece of work of `total` units; the yielded function says how many were done."""
+        yield lambda units: None
+
+    def line(self, text: str) -> None:
+        """One line of news."""
+
+
+class Advance(Protocol):
+    def __call__(self, units: int) -> None: ...
+
+
+class LineProgress(Progress):
+    """Plain lines on standard error, at most one every few seconds for a running task."""
+
+    def __init__(self, every: float = 10.0) -> None:
+        self._every = every
+
+    @contextmanager
+    def task(self, what: str, total: int) -> Iterator[Advance]:
+        began = last = time.monotonic()
+        done = 0
+
+        def advance(units: int) -> None:
+            nonlocal done, last
+            done += units
+            now = time.monotonic()
+            if now - last >= self._every and done < total:
+                last = now
+                rate = done / (now - began)
+                self.line(f"{what}: {done}/{total}, {rate:.0f}/s, {(total - done) / rate:.0f} s left")
+
+        yield advance
+
+    def line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class BarProgress(Progress):
+    """Bars for a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def task(self, what: str, total: int) -> Iterator[Advance]:
+        from rich import progress as rich_progress
+
+        columns = (
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[rate]}"),
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=self._console, transient=True) as bars:
+            bar = bars.add_task(what, total=total, rate="")
+
+            def advance(units: int) -> None:
+                bars.advance(bar, units)
+                if speed := bars.tasks[0].speed:
+                    bars.update(bar, rate=f"{speed:.0f}/s")
+
+            yield advance
+
+    def line(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+
+def choose_progress(quiet: bool = False) -> Progress:
+    """Bars on a terminal, lines elsewhere, nothing when quiet."""
+    if quiet:
+        return Progress()
+    return BarProgress() if sys.stderr.isatty() else LineProgress()

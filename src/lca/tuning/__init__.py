@@ -1,0 +1,8 @@
+"""Tuners: small sets of trainable tensors attached to the one vision transformer."""
+
+from lca.registry import Registry
+from lca.tuning.base import Tuner
+
+tuners: Registry[type[Tuner]] = Registry("tuner", package="lca.tuning")
+
+__all__ = ["Tuner", "tuners"]

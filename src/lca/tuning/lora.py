@@ -1,0 +1,133 @@
+"""LoRA (Hu et al. 2022): W x + (alpha / rank) B A x on linear layers; reads and writes the peft library's files."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lca.config import TuningOptions
+from lca.errors import LcaError
+from lca.files import load_tensors, read_json, save_tensors, write_atomic
+from lca.tuning import tuners
+from lca.tuning.base import Tuner
+
+_PEFT_PREFIX = "base_model.model."
+
+
+class LoraOptions(TuningOptions):
+    name: Literal["lora"] = "lora"
+    targets: tuple[str, ...] = ("qkv",)
+    """Last names of the linear layers: `qkv`, `proj` (attention), `fc1`, `fc2` (MLP)."""
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    """The update is scaled by alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """On the input of A, in training."""
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer with a trainable low-rank update."""
+
+    def __init__(self, inner: nn.Linear, options: LoraOptions, generator: torch.Generator) -> None:
+        super().__init__()
+        rank = options.rank
+        self.inner = inner
+        self.scaling = options.alpha / rank
+        self.dropout = options.dropout
+        # "gaussian" in peft: A normal with standard deviation 1 / rank, B zero, so the model starts unchanged
+        down = torch.empty(rank, inner.in_features).normal_(0, 1 / rank, generator=generator)
+        self.down = nn.Parameter(down.to(inner.weight.device))
+        self.up = nn.Parameter(torch.zeros(inner.out_features, rank, device=inner.weight.device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped = functional.dropout(x, self.dropout, self.training)
+        update = functional.linear(functional.linear(dropped, self.down), self.up)
+        result: Tensor = self.inner(x) + self.scaling * update
+        return result
+
+
+@tuners.register("lora")
+class Lora(Tuner):
+    """Low-rank updates of the linear layers whose last name is among the targets."""
+
+    Options: ClassVar = LoraOptions
+    options: LoraOptions
+
+    _layers: dict[str, LoraLinear]
+    _vit: VisionTransformer
+
+    def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
+        linear = {name: module for name, module in vit.named_modules() if isinstance(module, nn.Linear)}
+        last_names = {name.rpartition(".")[2] for name in linear if name.startswith("blocks.")}
+        unknown = set(self.options.targets) - last_names
+        if unknown:
+            raise LcaError(
+                f"this transformer has no linear layers named {sorted(unknown)}; it has {sorted(last_names)}"
+            )
+        self._vit, self._layers = vit, {}
+        for name, module in linear.items():
+            if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
+                self._layers[name] = LoraLinear(module, self.options, generator)
+                _replace(vit, name, self._layers[name])
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        pairs = ((name, layer) for name, layer in self._layers.items())
+        return {
+            f"{name}.lora_{side}": getattr(layer, attribute)
+            for name, layer in pairs
+            for side, attribute in (("A", "down"), ("B", "up"))
+        }
+
+    def detach(self) -> None:
+        for name, layer in self._layers.items():
+            _replace(self._vit, name, layer.inner)
+        self._layers = {}
+
+
+def write_peft(folder: Path, tensors: dict[str, Tensor], options: LoraOptions) -> None:
+    """Write LoRA tensors as an adapter folder that the peft library loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "peft_type": "LORA",
+        "r": options.rank,
+        "lora_alpha": options.alpha,
+        "lora_dropout": options.dropout,
+        "target_modules": list(options.targets),
+        "bias": "none",
+        "init_lora_weights": "gaussian",
+        "task_type": None,
+        "base_model_name_or_path": None,
+    }
+    renamed = {f"{_PEFT_PREFIX}{name}.weight": tensor for name, tensor in tensors.items() if ".lora_" in name}
+    save_tensors(folder / "adapter_model.safetensors", renamed)
+    write_atomic(folder / "adapter_config.json", json.dumps(config, indent=2).encode())
+
+
+def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
+    """Read an adapter folder that the peft library (or `write_peft`) wrote."""
+    config: dict[str, Any] = read_json(folder / "adapter_config.json")
+    unsupported = [
+        key for key in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if config.get(key)
+    ]
+    if config.get("peft_type") != "LORA" or unsupported or config.get("bias", "none") != "none":
+        what = config.get("peft_type") if config.get("peft_type") != "LORA" else unsupported or "bias"
+        raise LcaError(f"{folder} is not a plain LoRA adapter ({what}); only LORA without extras can be read")
+    targets = config["target_modules"]
+    options = LoraOptions(
+        targets=tuple(sorted(targets)) if isinstance(targets, list) else (targets,),
+        rank=config["r"],
+        alpha=config["lora_alpha"],
+        dropout=config.get("lora_dropout", 0.0),
+    )
+    stored = load_tensors(folder / "adapter_model.safetensors")
+    return {name.removeprefix(_PEFT_PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()}, options
+
+
+def _replace(vit: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(vit.get_submodule(parent), last, module)
