@@ -112,7 +112,7 @@ class GaussianMemory:
             gaussian = combine(self._with_rows(self.classes[label]), gaussian)
         if self.options.kind == "shared":
             rows = torch.cat([self.shared.reshape(-1, features.shape[1]), gaussian.factor])
-            self.shared, kept = _triangular(rows.double()).float(), gaussian.factor[:0]
+            self.shared, kept = _triangular(rows.double()).float(), gaussian.factor[:0].clone()
         elif self.options.kind == "diagonal":
             kept = _column_norms(gaussian.factor)
         else:
@@ -182,7 +182,7 @@ class GaussianMemory:
 
     def state(self) -> tuple[Part, dict[str, Any]]:
         """Tensors and JSON; `load` is the inverse."""
-        part: Part = {"shared": self.shared} if len(self.shared) else {}
+        part: Part = {"shared": self.shared} if self.shared.ndim == 2 else {}
         for label, gaussian in self.classes.items():
             part[f"{label}.mean"], part[f"{label}.factor"] = gaussian.mean, gaussian.factor
         return part, {"counts": {str(label): gaussian.count for label, gaussian in self.classes.items()}}

@@ -99,7 +99,7 @@ def first(previous: Tensor, current: Tensor, *, count: int, keep: float) -> Tens
 
 def trim(vector: Tensor, keep: float) -> Tensor:
     """Zero all but the share `keep` of entries that are largest in magnitude."""
-    kept = round(keep * vector.numel())
+    kept = max(round(keep * vector.numel()), 1)
     if kept >= vector.numel():
         return vector
     largest = vector.abs().topk(kept).indices

@@ -1,0 +1,280 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lca.errors import LcaError
+from lca.gaussians import CovarianceOptions, GaussianMemory, combine, fit, truncate
+
+
+def features(count, width=5, seed=0, scale=1.0):
+    random = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(width, width, generator=random)
+    return scale * torch.randn(count, width, generator=random) @ mixing + 3 * torch.randn(width, generator=random)
+
+
+def scatter(factor):
+    return factor.double().T @ factor.double()
+
+
+def memory_of(*classes, **options):
+    memory = GaussianMemory(CovarianceOptions(**options))
+    for label, rows in enumerate(classes):
+        memory.observe(label, rows)
+    return memory
+
+
+def draw(memory, count=40000, seed=0):
+    return memory.sample(count, torch.Generator().manual_seed(seed))[0].double()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 40])
+def test_the_factor_is_exact(count):
+    rows = features(count)
+    gaussian = fit(rows)
+    expected = torch.cov(rows.double().T) * (count - 1)
+    torch.testing.assert_close(scatter(gaussian.factor), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(gaussian.mean.double(), rows.double().mean(0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 0), (2, 1), (4, 3), (5, 4), (6, 5), (50, 5)])
+def test_the_factor_has_no_superfluous_row(count, rows):
+    gaussian = fit(features(count))
+    assert gaussian.factor.shape == (rows, 5)
+    assert (gaussian.count, gaussian.factor.dtype, gaussian.mean.dtype) == (count, torch.float32, torch.float32)
+
+
+def test_the_factor_is_not_the_features():
+    rows = features(4)
+    centred = rows - rows.mean(0)
+    assert torch.cdist(fit(rows).factor, centred).min() > 1e-3
+
+
+def test_a_large_offset_costs_no_precision():
+    rows = features(30).double()
+    far = fit((rows + 1000).float())
+    expected = torch.cov((rows + 1000).float().double().T) * 29
+    torch.testing.assert_close(scatter(far.factor), expected, rtol=1e-4, atol=1e-3)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=2, max_size=5), seed=st.integers(0, 1000))
+def test_combining_batches_equals_one_fit(sizes, seed):
+    rows = features(sum(sizes), seed=seed)
+    batches = rows.split(sizes)
+    combined = fit(batches[0])
+    for batch in batches[1:]:
+        combined = combine(combined, fit(batch))
+    whole = fit(rows)
+    assert combined.count == whole.count
+    assert len(combined.factor) <= min(sum(sizes) - 1, 5)
+    torch.testing.assert_close(combined.mean, whole.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(scatter(combined.factor), scatter(whole.factor), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_a_class_that_returns_is_combined(kind):
+    rows = features(30)
+    streamed = memory_of(rows[:7], kind=kind)
+    streamed.observe(0, rows[7:8])
+    streamed.observe(0, rows[8:])
+    whole = memory_of(rows, kind=kind)
+    torch.testing.assert_close(streamed.means(), whole.means(), rtol=1e-4, atol=1e-5)
+    pooled, expected = streamed.pooled(), whole.pooled()
+    assert pooled.freedom == expected.freedom == 29
+    torch.testing.assert_close(pooled.scatter, expected.scatter, rtol=1e-4, atol=1e-2)
+
+
+def test_truncation_by_rank_is_the_best_of_that_rank():
+    factor = fit(features(30)).factor
+    short = truncate(factor, rank=2, energy=None)
+    assert short.shape == (2, 5)
+    values, vectors = np.linalg.eigh(scatter(factor).numpy())
+    best = (vectors[:, -2:] * values[-2:]) @ vectors[:, -2:].T
+    np.testing.assert_allclose(scatter(short).numpy(), best, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("energy", [0.3, 0.6, 0.9, 0.99, 1.0])
+def test_truncation_by_energy_keeps_the_share_and_no_more(energy):
+    factor = fit(features(30)).factor
+    short = truncate(factor, rank=None, energy=energy)
+    total = factor.double().square().sum()
+    assert short.double().square().sum() / total >= energy - 1e-6
+    if len(short) > 1:
+        assert short[:-1].double().square().sum() / total < energy
+
+
+def test_rank_and_energy_both_bound_a_stored_factor():
+    rows = features(30)
+    assert len(memory_of(rows, rank=3).classes[0].factor) == 3
+    assert len(memory_of(rows, energy=0.5).classes[0].factor) < 5
+    assert len(memory_of(rows, rank=1, energy=0.999).classes[0].factor) == 1
+
+
+def test_diagonal_stores_the_variances():
+    rows = features(30)
+    factor = memory_of(rows, kind="diagonal").classes[0].factor
+    torch.testing.assert_close(factor.double().square() / 29, rows.double().var(0), rtol=1e-4, atol=1e-4)
+
+
+def test_shared_stores_one_factor_and_no_memory_behind_empty_ones():
+    memory = memory_of(features(30, seed=1), features(20, seed=2), kind="shared")
+    assert memory.shared.shape == (5, 5)
+    for gaussian in memory.classes.values():
+        assert gaussian.factor.shape == (0, 5)
+        assert gaussian.factor.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal"])
+def test_samples_have_the_class_mean_and_covariance(kind):
+    rows = features(60)
+    drawn = draw(memory_of(rows, kind=kind, ridge=0.0))[0]
+    expected = torch.cov(rows.double().T)
+    if kind == "diagonal":
+        expected = expected.diag().diag()
+    size = expected.trace()
+    torch.testing.assert_close(drawn.mean(0), rows.double().mean(0), rtol=0, atol=0.02 * float(size.sqrt()))
+    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.02 * float(size))
+
+
+def test_shared_samples_have_the_pooled_covariance():
+    first, second = features(40, seed=1), features(10, seed=2)
+    drawn = draw(memory_of(first, second, kind="shared", ridge=0.0))
+    pooled = (39 * torch.cov(first.double().T) + 9 * torch.cov(second.double().T)) / 48
+    for own, rows in zip(drawn, (first, second), strict=True):
+        torch.testing.assert_close(torch.cov(own.T), pooled, rtol=0, atol=0.02 * float(pooled.trace()))
+        assert torch.allclose(own.mean(0), rows.double().mean(0), atol=0.02 * float(pooled.trace().sqrt()))
+
+
+def test_ridge_adds_variance_in_every_direction():
+    rows = features(3)
+    without, ridged = (draw(memory_of(rows, ridge=ridge))[0] for ridge in (0.0, 0.5))
+    difference = torch.cov(ridged.T) - torch.cov(without.T)
+    size = float(torch.cov(rows.double().T).trace())
+    torch.testing.assert_close(difference, 0.5 * torch.eye(5).double(), rtol=0, atol=0.03 * size)
+    assert torch.linalg.matrix_rank(torch.cov(without.T), rtol=1e-5) == 2
+    assert torch.linalg.matrix_rank(torch.cov(ridged.T), rtol=1e-5) == 5
+
+
+def test_unbiased_divides_by_one_less():
+    rows = features(4)
+    unbiased, biased = (draw(memory_of(rows, ridge=0.0, unbiased=each), 2000)[0] for each in (True, False))
+    centre = rows.double().mean(0)
+    torch.testing.assert_close((unbiased - centre) * (3 / 4) ** 0.5, biased - centre, rtol=1e-4, atol=1e-4)
+
+
+def test_samples_are_in_label_order():
+    memory = GaussianMemory(CovarianceOptions())
+    for label in (7, 2, 5):
+        memory.observe(label, features(10, seed=label, scale=0.01))
+    drawn, labels = memory.sample(4, torch.Generator())
+    assert labels.tolist() == [2, 5, 7]
+    assert drawn.shape == (3, 4, 5)
+    torch.testing.assert_close(drawn.mean(1), memory.means(), rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal"])
+def test_a_class_with_one_image_takes_the_pooled_covariance_and_says_so(kind, caplog):
+    many, other, one = features(50, seed=1), features(30, seed=2), features(1, seed=3)
+    memory = memory_of(many, other, one, kind=kind, ridge=0.0)
+    with caplog.at_level(logging.INFO, logger="lca.gaussians"):
+        drawn = draw(memory)
+    assert "1 class(es) with one image" in caplog.text
+    assert "[2]" in caplog.text
+    pooled = (49 * torch.cov(many.double().T) + 29 * torch.cov(other.double().T)) / 78
+    if kind == "diagonal":
+        pooled = pooled.diag().diag()
+    torch.testing.assert_close(torch.cov(drawn[2].T), pooled, rtol=0, atol=0.03 * float(pooled.trace()))
+    torch.testing.assert_close(drawn[2].mean(0), one[0].double(), rtol=0, atol=0.03 * float(pooled.trace().sqrt()))
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_classes_of_one_image_only(kind):
+    memory = memory_of(features(1, seed=1), features(1, seed=2), kind=kind, ridge=0.25)
+    reloaded = GaussianMemory(memory.options)
+    reloaded.load(*memory.state())
+    for each in (memory, reloaded):
+        drawn = draw(each)
+        torch.testing.assert_close(drawn.mean(1), each.means().double(), rtol=0, atol=0.02)
+        torch.testing.assert_close(torch.cov(drawn[0].T), 0.25 * torch.eye(5).double(), rtol=0, atol=0.02)
+        assert each.mahalanobis(each.means()).argmin(1).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_equal_and_constant_features(kind):
+    constant = torch.ones(6, 5)
+    dead = features(10)
+    dead[:, 2] = 4.0
+    memory = memory_of(constant, dead, kind=kind)
+    assert draw(memory, 50).isfinite().all()
+    assert memory.mahalanobis(dead).isfinite().all()
+    only = memory_of(constant, kind=kind, ridge=0.0)
+    torch.testing.assert_close(draw(only, 10)[0], constant[:1].double().expand(10, 5), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_features_that_are_no_numbers_are_refused(bad):
+    rows = features(4)
+    rows[1, 2] = bad
+    with pytest.raises(LcaError, match="class 3: 4 features contain NaN"):
+        GaussianMemory(CovarianceOptions()).observe(3, rows)
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_state_and_load_are_inverse(kind):
+    memory = memory_of(features(9, seed=1), features(1, seed=2), features(4, seed=3), kind=kind)
+    part, meta = memory.state()
+    twin = GaussianMemory(memory.options)
+    twin.load({name: tensor.clone() for name, tensor in part.items()}, meta)
+    assert torch.equal(draw(memory, 30), draw(twin, 30))
+    assert {label: each.count for label, each in twin.classes.items()} == {0: 9, 1: 1, 2: 4}
+    twin.observe(1, features(3, seed=4))
+    memory.observe(1, features(3, seed=4))
+    assert torch.equal(twin.mahalanobis(features(5)), memory.mahalanobis(features(5)))
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_transport_moves_means_as_points_and_factors_linearly(kind):
+    rows = features(30)
+    random = torch.Generator().manual_seed(9)
+    linear = torch.randn(5, 5, generator=random) if kind != "diagonal" else (1 + torch.rand(5, generator=random)).diag()
+    shift = torch.randn(5, generator=random)
+    memory = memory_of(rows, kind=kind)
+    memory.transport(lambda means: means @ linear + shift, lambda factor: factor @ linear)
+    expected = memory_of(rows @ linear + shift, kind=kind)
+    torch.testing.assert_close(memory.means(), expected.means(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(memory.pooled().scatter, expected.pooled().scatter, rtol=1e-3, atol=1e-1)
+    assert memory.classes[0].count == 30
+
+
+def test_the_pooled_covariance_by_hand():
+    classes = [features(count, seed=count) for count in (7, 3, 12)]
+    pooled = memory_of(*classes).pooled()
+    by_hand = sum(
+        (rows.double() - rows.double().mean(0)).T @ (rows.double() - rows.double().mean(0)) for rows in classes
+    )
+    assert pooled.freedom == 6 + 2 + 11
+    torch.testing.assert_close(pooled.scatter, by_hand, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(scatter(pooled.factor()), by_hand, rtol=1e-4, atol=1e-2)
+    covariance = by_hand / 19
+    expected = 0.7 * covariance + (0.3 * covariance.trace() / 5 + 0.01) * torch.eye(5).double()
+    torch.testing.assert_close(pooled.shrunk(0.3, 0.01), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_mahalanobis_distance_by_hand():
+    classes = [features(20, seed=seed) for seed in (1, 2, 3)]
+    memory = memory_of(*classes, ridge=0.02)
+    points = features(6, seed=8)
+    inverse = torch.linalg.inv(memory.pooled().shrunk(0.25, 0.02))
+    for point, distances in zip(points.double(), memory.mahalanobis(points, shrinkage=0.25), strict=True):
+        for mean, distance in zip(memory.means().double(), distances.tolist(), strict=True):
+            assert distance == pytest.approx(float((point - mean) @ inverse @ (point - mean)), rel=1e-3, abs=1e-3)
+
+
+def test_sampling_in_chunks_draws_every_class_from_its_own_gaussian():
+    classes = [torch.full((3, 4), 10.0 * label) + features(3, 4, scale=0.01) * 0 for label in range(40)]
+    memory = memory_of(*classes, ridge=0.0)
+    drawn, labels = memory.sample(2**18, torch.Generator().manual_seed(0))  # more than one chunk
+    torch.testing.assert_close(drawn.mean(1)[:, 0], 10.0 * labels, rtol=0, atol=1e-3)
