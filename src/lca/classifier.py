@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lca.backbones import load_backbone
+from lca.backbones import Backbone, load_backbone
 from lca.config import Recipe, ViewOptions, validate, validate_recipe
 from lca.data.decoding import decode
 from lca.data.images import ImageSet, Pixels
@@ -60,11 +60,17 @@ class ContinualClassifier:
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     """
 
-    def __init__(self, recipe: Recipe, view: ViewOptions | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        view: ViewOptions | None = None,
+        progress: Progress | None = None,
+        backbone: Backbone | None = None,
+    ) -> None:
         self.recipe = recipe
         self.view = view or ViewOptions()
         self.progress = progress or Progress()
-        self.backbone = load_backbone(recipe.backbone)
+        self.backbone = backbone or load_backbone(recipe.backbone)
         self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact)
         self.extractor = FeatureExtractor(
             self.backbone, recipe.tuning, recipe.seed, self.compute, self.view.centre_crop

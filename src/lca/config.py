@@ -62,7 +62,7 @@ class BackboneOptions(Options):
     name: str = "vit_pico_patch8_64"
     """A full timm tag (`vit_base_patch16_224.augreg_in21k_ft_in1k`) or an embedded model."""
     weights: Path | None = None
-    """A safetensors file with the weights; by default timm downloads them, or they are embedded."""
+    """A safetensors file with the weights (`$NAME` is expanded); by default timm's download, or the embedded ones."""
     preprocessing: Literal["card", "raw"] = "card"
     """`card`: the mean and standard deviation of the weights' card. `raw`: [0, 1], as the published runs did."""
 
@@ -202,6 +202,12 @@ class Recipe(Options):
 def recipe_names() -> list[str]:
     """Names of the recipes that come with the package."""
     return sorted(path.stem for path in _shipped_recipes().glob("*.yaml"))
+
+
+def recipe_summary(name: str) -> str:
+    """The comment at the top of a shipped recipe."""
+    first = (_shipped_recipes() / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip()
 
 
 def read_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 The embedded model needs no network. Weights can also come from a local safetensors file with timm's key names.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ def embedded_names() -> list[str]:
 
 def load_backbone(options: BackboneOptions) -> Backbone:
     """Build the transformer, fill in the weights, take the preprocessing from the card."""
+    if options.weights is not None:
+        expanded = Path(os.path.expandvars(options.weights)).expanduser()
+        options = options.model_copy(update={"weights": expanded})
     if options.name in embedded_names():
         card = yaml.safe_load((EMBEDDED / f"{options.name}.yaml").read_text(encoding="utf-8"))
         path = options.weights or EMBEDDED / card["weights"]

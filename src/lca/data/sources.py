@@ -1,5 +1,6 @@
 """Sources: where images come from. A source has sorted class names, training images and test images."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,8 +82,8 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
 
 @sources.register("folder")
 def folder(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
-    """Class folders, with `train` and `test` above them or a seeded split: `folder:PATH`."""
-    root = Path(argument).expanduser()
+    """`folder:PATH` (`$NAME` and `~` are expanded): class folders, below `train` and `test` or split by seed."""
+    root = Path(os.path.expandvars(argument)).expanduser()
     if not argument or not root.is_dir():
         raise LcaError(f"data.source folder:PATH needs a folder with one folder per class; {str(root)!r} is none")
     split = (root / "train").is_dir() and (root / "test").is_dir()
@@ -148,10 +149,25 @@ def _seeded_split(files: dict[str, list[Path]], test_share: float, seed: int) ->
     return {"train": train, "test": test}
 
 
+_decoded: dict[str, ImageSet] = {}
+"""What was read last, so that the cells of a sweep do not decode the same files again."""
+
+
 def _read(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
     """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
     classes = tuple(files)
     paths = [path for name in classes for path in files[name]]
+    stats = [path.stat() for path in paths]
+    key = hash_json([working_size, [[str(p), s.st_size, s.st_mtime_ns] for p, s in zip(paths, stats, strict=True)]])
+    if key not in _decoded:
+        while len(_decoded) >= 4:
+            _decoded.pop(next(iter(_decoded)))
+        _decoded[key] = _decode(files, paths, working_size, progress)
+    return _decoded[key]
+
+
+def _decode(files: dict[str, list[Path]], paths: list[Path], working_size: int, progress: Progress) -> ImageSet:
+    classes = tuple(files)
     labels = [number for number, name in enumerate(classes) for _ in files[name]]
     decoded = decode_all(paths, working_size, progress)
     readable = [(image, label) for image, label in zip(decoded, labels, strict=True) if image is not None]

@@ -63,6 +63,11 @@ class Stream:
         assert self._evaluation is not None
         return self._evaluation.of_classes(seen)
 
+    def train_counts(self) -> list[int]:
+        """Training images per class, in class order."""
+        labels = self._train.of_classes(self.classes).labels
+        return torch.bincount(labels, minlength=len(self.classes)).tolist()
+
     @contextmanager
     def _opened(self, index: int, classes: tuple[str, ...]) -> Iterator[Task]:
         if self._open is not None:

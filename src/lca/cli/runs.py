@@ -1,0 +1,224 @@
+"""Verbs for runs: run, sweep, show, merge."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lca.errors import LcaError
+
+BUDGET_SPENT, INTERRUPTED = 75, 130
+
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; may be repeated.")
+]
+BudgetText = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs."""
+    app.command("run")(run_command)
+    app.command("sweep")(sweep_command)
+    app.command("show")(show_command)
+    app.command("merge")(merge_command)
+    app.command("recipes")(recipes_command)
+
+
+def run_command(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a path ending in .yaml.")],
+    overrides: Overrides = [],  # noqa: B006  # typer copies it
+    out: Annotated[Path | None, typer.Option("--out", help="Run folder; by default runs/NAME.")] = None,
+    budget: BudgetText = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run one recipe: learn its tasks one after another and measure after each.
+
+    Killed or interrupted, it goes on when the same command is given again.
+
+    Examples:
+
+      lca run best
+
+      lca run best --set data.source=folder:photos --set data.tasks=4 --out runs/photos
+
+      lca run paper --set 'method.align=[none, ca, lca]' --budget 9m
+    """
+    from lca.config import load_recipe
+    from lca.progress import choose_progress
+    from lca.runs.budget import Budget
+    from lca.runs.experiment import run
+
+    loaded = load_recipe(recipe, overrides)
+    folder = out or Path("runs") / loaded.name
+    results = _resumable(
+        lambda: run(
+            loaded,
+            folder,
+            trunks=folder.parent / "trunks",
+            budget=Budget.parse(budget),
+            progress=choose_progress(quiet),
+        )
+    )
+    _show([(loaded.name, results)], folder, loaded.name)
+
+
+def sweep_command(
+    recipe: Annotated[str, typer.Argument(help="A recipe with `grid` or `cells`, or any recipe with --grid.")],
+    overrides: Overrides = [],  # noqa: B006
+    grid: Annotated[
+        list[str], typer.Option("--grid", metavar="KEY=[A,B]", help="Run with each of these values; may be repeated.")
+    ] = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the sweep; by default runs/NAME.")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Run only part I of N.")] = None,
+    budget: BudgetText = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a grid of recipes, skip what is finished, and pack all results into one file.
+
+    Failed cells are reported as failed and do not stop the others. Cells that differ only in their alignment share one
+    training.
+
+    Examples:
+
+      lca sweep demo
+
+      lca sweep best --grid seed=[1993,1994,1995] --out runs/seeds
+
+      lca sweep cifar100-mini --shard 1/4 --budget 9m
+    """
+    from lca.config import merge_mappings, parse_override, read_recipe
+    from lca.progress import choose_progress
+    from lca.runs.budget import Budget
+    from lca.runs.sweep import expand, sweep
+    from lca.runs.sweep import shard as part_of
+
+    content = read_recipe(recipe, overrides)
+    name = content.setdefault("name", Path(recipe).stem)
+    for text in grid:
+        key, _, _ = text.partition("=")
+        value = parse_override(f"value={text.partition('=')[2]}")["value"]
+        content = merge_mappings(content, {"grid": {key: value if isinstance(value, list) else [value]}})
+    cells = expand(content, recipe)
+    if shard is not None:
+        number, slash, count = shard.partition("/")
+        if not slash or not number.isdigit() or not count.isdigit():
+            raise LcaError(f"--shard takes I/N, for example 1/4; came {shard!r}")
+        cells = part_of(cells, int(number), int(count))
+    folder = out or Path("runs") / str(name)
+    packed = _resumable(lambda: sweep(cells, folder, budget=Budget.parse(budget), progress=choose_progress(quiet)))
+    failed = _show_pack(packed, folder, str(name))
+    if failed:
+        raise typer.Exit(1)
+
+
+def show_command(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders, sweep folders or pack files.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table instead.")] = False,
+) -> None:
+    """Show the results of runs again.
+
+    Examples:
+
+      lca show runs/demo
+
+      lca show runs/best runs/paper --markdown
+    """
+    from lca.files import read_json
+    from lca.report.tables import markdown as as_markdown
+    from lca.report.tables import print_rows, rows_of
+
+    pairs: list[tuple[str, Any]] = []
+    for path in paths:
+        if (path / "results.json").exists():
+            results = read_json(path / "results.json")
+            pairs.append((results["recipe"]["name"], results))
+        else:
+            packed = read_json(path / "pack.json" if path.is_dir() else path)
+            pairs += [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
+    if not pairs:
+        raise LcaError("there are no finished runs to show")
+    rows = rows_of(pairs)
+    if markdown:
+        print(as_markdown(rows), end="")
+    else:
+        print_rows(rows, ", ".join(str(path) for path in paths))
+
+
+def merge_command(
+    packs: Annotated[list[Path], typer.Argument(help="Pack files of sweeps, from any machines.")],
+    out: Annotated[Path, typer.Option("--out", help="The merged pack file.")],
+) -> None:
+    """Merge the packs of several machines or shards into one.
+
+    Example:
+
+      lca merge machine-1/pack.json machine-2/pack.json --out pack.json
+    """
+    from lca.files import read_json, write_json
+    from lca.runs.sweep import merge_packs
+
+    merged = merge_packs(read_json(path) for path in packs)
+    write_json(out, merged)
+    states = [cell["status"] for cell in merged["cells"]]
+    print(", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "open")))
+
+
+def recipes_command() -> None:
+    """List the recipes that come with the package.
+
+    Example:
+
+      lca recipes
+    """
+    from lca.config import recipe_names, recipe_summary
+
+    for name in recipe_names():
+        print(f"{name:16} {recipe_summary(name)}")
+
+
+def _resumable(work: Callable[[], Any]) -> Any:
+    """Run something that can be taken up again, and say how when it stops early."""
+    from lca.runs.budget import BudgetSpent
+
+    again = "lca " + " ".join(_quoted(word) for word in sys.argv[1:])
+    try:
+        return work()
+    except BudgetSpent:
+        print(f"the budget is spent; everything so far is saved. Go on with:\n  {again}", file=sys.stderr)
+        raise typer.Exit(BUDGET_SPENT) from None
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; finished steps are saved. Go on with:\n  {again}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
+    from lca.report.figures import accuracy_curves
+    from lca.report.tables import markdown, print_rows, rows_of
+
+    rows = rows_of(pairs)
+    print_rows(rows, title)
+    accuracy_curves(rows, folder / "accuracy.png", title)
+    (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
+    print(f"results, table.md and accuracy.png are in {folder}")
+
+
+def _show_pack(packed: dict[str, Any], folder: Path, title: str) -> int:
+    """Show what finished; list and count what failed."""
+    finished = [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
+    failed = [cell for cell in packed["cells"] if cell["status"] == "failed"]
+    if finished:
+        _show(finished, folder, title)
+    for cell in failed:
+        print(f"failed: {cell['label']}, seed {cell['seed']}: {cell['error']}", file=sys.stderr)
+    return len(failed)

@@ -1,0 +1,1 @@
+"""Evaluation: from predictions to accuracies. It reads predictions and knows nothing of methods."""

@@ -1,0 +1,41 @@
+"""Figures, drawn with matplotlib in a palette that colour-blind readers can tell apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lca.report.tables import Row
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+"""Okabe and Ito (2008)."""
+MARKERS = "osD^vPX*"
+
+
+def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Accuracy after each task, one curve a classifier."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    for number, row in enumerate(rows):
+        curve = row.curve()
+        axes.plot(
+            range(1, len(curve) + 1),
+            curve,
+            label=row.label,
+            color=PALETTE[number % len(PALETTE)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+        )
+    axes.set_xlabel("tasks learnt")
+    axes.set_ylabel("accuracy on all classes seen so far (%)")
+    axes.set_title(title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(0, 102)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

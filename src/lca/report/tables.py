@@ -1,0 +1,108 @@
+"""Tables of results: on a terminal and as Markdown."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lca.evaluation.accuracy import mean_and_deviation
+
+
+@dataclass(frozen=True)
+class Row:
+    """One classifier: the runs of one label and branch, over seeds."""
+
+    label: str
+    metrics: list[dict[str, Any]]
+    seconds: float
+    bytes: int
+
+    def cell(self, *path: str) -> str:
+        """Mean over seeds, with the standard deviation where there are several."""
+        values = []
+        for metrics in self.metrics:
+            value: Any = metrics
+            for key in path:
+                value = value[key]
+            if value is None:
+                return "-"
+            values.append(float(value))
+        mean, deviation = mean_and_deviation(values)
+        return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
+
+    def curve(self) -> list[float]:
+        """Accuracy after each task (sample-weighted), mean over seeds."""
+        curves = [metrics["after_each_task"]["sample_weighted"] for metrics in self.metrics]
+        return [sum(values) / len(values) for values in zip(*curves, strict=True)]
+
+
+HEADER = ("classifier", "runs", "AA", "AA task", "last", "forgets", "MB", "s")
+LEGEND = (
+    "AA: mean over tasks of the accuracy on all test images seen so far; AA task: the same with every task counting "
+    "equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In per cent, mean "
+    "± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of the whole run."
+)
+
+
+def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
+    """Rows from (label, results) pairs; runs of one label are seeds of one row, every branch is a row of its own."""
+    grouped: dict[str, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
+    for label, results in runs:
+        for branch in results["branches"]:
+            alone = len(results["branches"]) == 1
+            grouped[label if alone and branch == "default" else f"{label} {branch}".strip()].append((branch, results))
+    return [
+        Row(
+            label,
+            [results["branches"][branch]["metrics"] for branch, results in members],
+            sum(sum(results["seconds"].values()) for _, results in members) / len(members),
+            sum(sum(results["storage_bytes"].values()) for _, results in members) // len(members),
+        )
+        for label, members in grouped.items()
+    ]
+
+
+def cells_of(row: Row) -> tuple[str, ...]:
+    """The texts of a row, in the header's order."""
+    return (
+        row.label,
+        str(len(row.metrics)),
+        row.cell("average_accuracy", "sample_weighted"),
+        row.cell("average_accuracy", "task_mean"),
+        row.cell("last_accuracy", "sample_weighted"),
+        row.cell("forgetting"),
+        f"{row.bytes / 1e6:.2f}",
+        f"{row.seconds:.0f}",
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A Markdown table with its legend."""
+    lines = [HEADER, tuple("---" for _ in HEADER), *(cells_of(row) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{LEGEND}\n"
+
+
+def print_rows(rows: Sequence[Row], title: str) -> None:
+    """A table, and the accuracy of every classifier after each task."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=title)
+    for name in HEADER:
+        table.add_column(name, justify="left" if name == "classifier" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*cells_of(row))
+    console.print(table)
+    console.print(LEGEND, style="dim", highlight=False)
+    console.print("accuracy on all classes seen so far, after each task (per cent)")
+    width = max(len(row.label) for row in rows)
+    for row in rows:
+        numbers = " ".join(f"{value:5.1f}" for value in row.curve())
+        console.print(f"  {row.label:<{width}}  {_spark(row.curve())}  {numbers}", highlight=False)
+
+
+def _spark(values: Sequence[float]) -> str:
+    """A curve from 0 to 100 in block letters."""
+    blocks = "▁▂▃▄▅▆▇█"
+    return "".join(blocks[min(int(value / 100 * len(blocks)), len(blocks) - 1)] for value in values)

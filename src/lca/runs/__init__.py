@@ -1,0 +1,1 @@
+"""Runs: the experiment loop, its folder, the trunk cache and sweeps."""

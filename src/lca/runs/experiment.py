@@ -1,0 +1,260 @@
+"""The experiment loop: a stream of tasks through a classifier, evaluated after each, resumable anywhere."""
+
+import platform
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lca
+from lca.backbones import load_backbone
+from lca.classifier import ContinualClassifier
+from lca.config import Recipe
+from lca.data.sources import Source, load_source
+from lca.data.streams import Stream
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class
+from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
+from lca.methods import Phase
+from lca.progress import Progress
+from lca.runs.budget import Budget, BudgetSpent
+from lca.runs.folder import RunFolder
+from lca.runs.trunks import TrunkCache
+
+
+def run(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    trunks: Path | None = None,
+    budget: Budget | None = None,
+    progress: Progress | None = None,
+    checkpoint_every: float = 5.0,
+) -> dict[str, Any]:
+    """Run a recipe in a folder, or go on with the run that is there; returns the results.
+
+    `trunks` is where trunks are kept and looked for. After a step, the state is written if the last one is at least
+    `checkpoint_every` seconds old. A spent budget raises `BudgetSpent` with everything saved.
+    """
+    home = RunFolder(folder)
+    with home.hold(recipe):
+        results = home.finished()
+        if results is None:
+            results = _Experiment(
+                recipe, home, trunks, budget or Budget(), progress or Progress(), checkpoint_every
+            ).run()
+        return results
+
+
+class _Experiment:
+    """One run in progress. It is the journal of its classifier's learning."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        trunks: Path | None,
+        budget: Budget,
+        progress: Progress,
+        checkpoint_every: float,
+    ) -> None:
+        self.recipe, self.folder, self.budget, self.progress = recipe, folder, budget, progress
+        backbone = load_backbone(recipe.backbone)
+        self.source = load_source(recipe.data, recipe.seed, backbone.preprocessing.size, progress)
+        self.stream = Stream(self.source, recipe.data, recipe.seed)
+        view = recipe.data.view or self.source.view
+        self.classifier = ContinualClassifier(recipe, view, progress, backbone)
+        self.cache = None if trunks is None else TrunkCache(trunks, self.classifier, self.source)
+        self.task = 0
+        self.learnt = False
+        self.done: dict[str, int] = {}
+        self.evaluations: list[Part] = []
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._trunk_phases: list[Phase] = []
+        self._every = checkpoint_every
+        self._last_checkpoint = time.monotonic()
+        if has_state(folder.checkpoint):
+            self._restore(load_state(folder.checkpoint))
+            folder.log("resumed", task=self.task, done=self.done)
+            progress.line(f"going on with {folder.path}: task {self.task + 1} of {len(self.stream)}")
+        else:
+            folder.log("started", tasks=len(self.stream), classes=len(self.stream.classes))
+
+    def run(self) -> dict[str, Any]:
+        if self.classifier.method.info.needs_all_data:
+            self._run_joint()
+        else:
+            while self.task < len(self.stream):
+                self._run_task()
+        return self._write_results()
+
+    # Journal: told by the classifier of every step
+
+    def begin(self, phases: Sequence[Phase]) -> None:
+        """Take the task's trunk from the cache, unless this run is already past it."""
+        self._trunk_phases = [phase for phase in phases if phase.trunk]
+        if self.cache is None or any(phase.name in self.done for phase in phases if not phase.trunk):
+            return
+        stored = self.cache.load(self.task) if self._trunk_phases else None
+        if stored is not None:
+            self.classifier.method.load_trunk_state(stored)
+            self.done = {phase.name: phase.steps for phase in self._trunk_phases}
+            self.folder.log("trunk from cache", task=self.task)
+
+    def steps_done(self, phase: Phase) -> int:
+        return self.done.get(phase.name, 0)
+
+    def step_done(self, phase: Phase, step: int, seconds: float, measured: dict[str, float]) -> None:
+        self.done[phase.name] = step + 1
+        self.seconds[phase.name] += seconds
+        self.folder.log("step", task=self.task, phase=phase.name, step=step, seconds=round(seconds, 4), **measured)
+        last_of_trunk = bool(self._trunk_phases) and phase is self._trunk_phases[-1] and step + 1 == phase.steps
+        if last_of_trunk and self.cache is not None:
+            self.cache.save(self.task, self.classifier.method.trunk_state())
+        self._checkpoint()
+
+    # The loop
+
+    def _run_task(self) -> None:
+        if not self.learnt:
+            with self.stream.open(self.task) as task:
+                self.classifier.learn(task, journal=self)
+            self.learnt = True
+            self._keep_model()
+        features = self.cache.load_test_features(self.task) if self.cache else None
+        images = self.stream.test(self.task)
+        if features is None:
+            features = self._timed("evaluate", lambda: self.classifier.features(images, f"task {self.task + 1}, test"))
+            if self.cache is not None:
+                self.cache.save_test_features(self.task, features)
+        self._evaluated(features.to(self.classifier.compute.device), len(self.classifier.classes))
+        self.task, self.learnt, self.done = self.task + 1, False, {}
+        self._checkpoint()
+
+    def _run_joint(self) -> None:
+        """All data as one task; then the accuracy after task t asks for, and admits, the classes up to t only."""
+        if not self.learnt:
+            with self.stream.everything() as task:
+                self.classifier.learn(task, journal=self)
+            self.learnt = True
+            self._keep_model()
+        images = self.stream.test(len(self.stream) - 1)
+        features = self._timed("evaluate", lambda: self.classifier.features(images, "test"))
+        for classes in self._classes_after_each_task():
+            self._evaluated(features[images.labels.to(features.device) < classes], classes)
+            self.task += 1
+
+    def _evaluated(self, features: Tensor, classes: int) -> None:
+        """Predictions of every branch for the test images of the first `classes` classes."""
+        part: Part = {}
+        accuracies = []
+        labels = self.stream.test(self.task).labels
+        for branch in self.classifier.method.branches():
+            logits = self.classifier.logits(features, branch)[:, :classes]
+            confidence, prediction = logits.softmax(1).max(1)
+            part[f"{branch}/prediction"] = prediction.cpu().int()
+            part[f"{branch}/confidence"] = confidence.cpu()
+            unknown = self.classifier.method.unknown_score(features, branch)
+            if unknown is not None:
+                part[f"{branch}/unknown"] = unknown.cpu()
+            accuracy = (prediction.cpu() == labels).float().mean() * 100
+            accuracies.append(f"{branch} {accuracy:.1f}")
+        self.evaluations.append(part)
+        self.folder.log("evaluated", task=self.task, accuracies=accuracies)
+        self.progress.line(f"after task {self.task + 1} of {len(self.stream)}: accuracy {', '.join(accuracies)}")
+
+    def _timed(self, name: str, work: Any) -> Any:
+        began = time.perf_counter()
+        result = work()
+        self.seconds[name] += time.perf_counter() - began
+        return result
+
+    def _keep_model(self) -> None:
+        path = self.folder.keep_model(self.task, self.recipe.keep_models)
+        if path is not None:
+            self.classifier.save(path)
+            if self.recipe.keep_models == "last":
+                self.folder.drop_older_models(self.task)
+
+    # The state
+
+    def _checkpoint(self) -> None:
+        spent = self.budget.spent()
+        if spent or time.monotonic() - self._last_checkpoint >= self._every:
+            state = self.classifier.state()
+            for number, part in enumerate(self.evaluations):
+                state.parts[f"evaluation/{number}"] = part
+            state.meta["run"] = {
+                "task": self.task,
+                "learnt": self.learnt,
+                "done": self.done,
+                "evaluations": len(self.evaluations),
+                "seconds": dict(self.seconds),
+            }
+            save_state(self.folder.checkpoint, state)
+            self._last_checkpoint = time.monotonic()
+        if spent:
+            raise BudgetSpent
+
+    def _restore(self, state: State) -> None:
+        position = state.meta.pop("run")
+        self.task, self.learnt, self.done = position["task"], position["learnt"], position["done"]
+        self.seconds.update(position["seconds"])
+        self.evaluations = [state.parts.pop(f"evaluation/{number}") for number in range(position["evaluations"])]
+        self.classifier.load_state(state)
+
+    # The results
+
+    def _write_results(self) -> dict[str, Any]:
+        branches = {branch: self._record(branch) for branch in self.classifier.method.branches()}
+        results = {
+            "format": FORMAT,
+            "recipe": self.recipe.dump(),
+            "data": _describe(self.source, self.stream),
+            "backbone": {"name": self.classifier.backbone.name, "sha256": self.classifier.backbone.fingerprint},
+            "versions": {name: version(name) for name in ("torch", "timm", "numpy")}
+            | {"lca": lca.__version__, "python": platform.python_version()},
+            "machine": self.classifier.compute.describe(),
+            "branches": {
+                branch: {"correct": record.correct, "metrics": record.metrics()} for branch, record in branches.items()
+            },
+            "storage_bytes": self.classifier.memory(),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }
+        labels = self.stream.test(len(self.stream) - 1).labels.int()
+        tensors = {f"{number}/{name}": t for number, part in enumerate(self.evaluations) for name, t in part.items()}
+        save_tensors(self.folder.predictions, {"labels": labels, **tensors})
+        write_json(self.folder.results, results)
+        shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
+        self.folder.log("finished")
+        return results
+
+    def _record(self, branch: str) -> AccuracyRecord:
+        correct = []
+        for number, classes in enumerate(self._classes_after_each_task()):
+            labels = self.stream.test(number).labels
+            correct.append(correct_by_class(self.evaluations[number][f"{branch}/prediction"].long(), labels, classes))
+        labels = self.stream.test(len(self.stream) - 1).labels
+        total = torch.bincount(labels, minlength=len(self.stream.classes)).tolist()
+        return AccuracyRecord(correct, total, [len(classes) for classes in self.stream.task_classes])
+
+    def _classes_after_each_task(self) -> list[int]:
+        sizes = [len(classes) for classes in self.stream.task_classes]
+        return [sum(sizes[: number + 1]) for number in range(len(sizes))]
+
+
+def _describe(source: Source, stream: Stream) -> dict[str, Any]:
+    labels = stream.test(len(stream) - 1).labels
+    return {
+        "source": source.name,
+        "sha256": source.fingerprint,
+        "class_order": list(stream.classes),
+        "task_sizes": [len(classes) for classes in stream.task_classes],
+        "train_images": stream.train_counts(),
+        "test_images": torch.bincount(labels, minlength=len(stream.classes)).tolist(),
+    }

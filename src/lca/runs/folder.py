@@ -1,0 +1,102 @@
+"""The run folder: one recipe, one checkpoint, one log, and in the end results, predictions and models.
+
+recipe.yaml              the resolved recipe; another one is refused
+checkpoint/              the state after the last finished step (gone when the run is finished)
+log.jsonl                every step with its time and losses, and every message
+models/task-04/          models to load, as `keep_models` says
+results.json             accuracies, counts, class order, versions, hashes, costs
+predictions.safetensors  prediction, confidence and unknown score of every test image after every task
+"""
+
+import fcntl
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lca.config import Recipe, differences
+from lca.errors import LcaError
+from lca.files import read_json, write_atomic
+
+
+class RunFolder:
+    """Paths and rules of a run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint"
+        self.models = path / "models"
+        self.results = path / "results.json"
+        self.predictions = path / "predictions.safetensors"
+        self.recipe = path / "recipe.yaml"
+
+    @contextmanager
+    def hold(self, recipe: Recipe) -> Iterator[None]:
+        """Create or take up the folder for a recipe; while it is held, its log takes the package's messages."""
+        if self.path.exists() and not self.recipe.exists() and any(self.path.iterdir()):
+            raise LcaError(f"{self.path} exists and is no run folder; choose another place with --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LcaError(
+                    f"another process is running in {self.path}; wait for it, or choose another --out"
+                ) from None
+            self._check_recipe(recipe)
+            handler = _LogHandler(self)
+            package = logging.getLogger("lca")
+            package.addHandler(handler)
+            level, package.level = package.level, logging.INFO
+            try:
+                yield
+            finally:
+                package.removeHandler(handler)
+                package.level = level
+
+    def finished(self) -> dict[str, Any] | None:
+        """The results, if the run is finished."""
+        return read_json(self.results) if self.results.exists() else None
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append one line to the log."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def keep_model(self, task: int, keep: str) -> Path | None:
+        """Where the model after a task goes, or None if it is not kept."""
+        return None if keep == "none" else self.models / f"task-{task:02d}"
+
+    def drop_older_models(self, task: int) -> None:
+        for path in self.models.glob("task-*"):
+            if path.name != f"task-{task:02d}":
+                shutil.rmtree(path)
+
+    def _check_recipe(self, recipe: Recipe) -> None:
+        content = recipe.dump()
+        if not self.recipe.exists():
+            write_atomic(self.recipe, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+            return
+        changed = differences(yaml.safe_load(self.recipe.read_text(encoding="utf-8")), content)
+        if changed:
+            raise LcaError(
+                f"{self.path} holds a run of another recipe:\n  "
+                + "\n  ".join(changed)
+                + "\nNothing was changed. Use the old recipe to go on with that run, or another --out for the new one."
+            )
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(logging.INFO)
+        self._folder = folder
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._folder.log("message", level=record.levelname.lower(), text=record.getMessage())

@@ -1,0 +1,135 @@
+"""Sweeps: a grid of recipes, run cell by cell in time slices, and packed into one file that can be merged."""
+
+import itertools
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lca.config import Recipe, merge_mappings, nest, validate_recipe
+from lca.errors import LcaError
+from lca.files import FORMAT, hash_json, read_json, write_json
+from lca.progress import Progress
+from lca.runs.budget import Budget, BudgetSpent
+from lca.runs.experiment import run
+from lca.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep. `label` says what it is beside the other cells; seeds of one label are averaged."""
+
+    label: str
+    recipe: Recipe
+
+    @property
+    def key(self) -> str:
+        """The same on every machine: a hash of all that the numbers depend on."""
+        content = self.recipe.dump()
+        del content["name"]
+        return hash_json(content)[:12]
+
+    @property
+    def folder(self) -> str:
+        readable = "".join(letter if letter.isalnum() else "-" for letter in self.label)
+        return f"{readable}-{self.recipe.seed}-{self.key}"
+
+
+def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
+    """The cells of a recipe with `cells` (a list of changes, each with an optional `label`) and `grid` (lists of
+    values by dotted key): every change with every combination. Cells that share a trunk come one after another."""
+    base = {key: value for key, value in content.items() if key not in {"cells", "grid"}}
+    changes = content.get("cells") or [{}]
+    grid = content.get("grid") or {}
+    if not isinstance(changes, list) or not all(isinstance(change, Mapping) for change in changes):
+        raise LcaError(f"{origin}: cells must be a list of mappings")
+    if not isinstance(grid, Mapping) or not all(isinstance(values, list) and values for values in grid.values()):
+        raise LcaError(f"{origin}: grid must map dotted keys to lists of values, for example seed: [1993, 1994]")
+    cells: dict[str, Cell] = {}
+    for change in changes:
+        own = {key: value for key, value in change.items() if key != "label"}
+        for values in itertools.product(*grid.values()):
+            merged = merge_mappings(base, own)
+            for key, value in zip(grid, values, strict=True):
+                merged = merge_mappings(merged, nest(key, value))
+            recipe = validate_recipe(merged, origin)
+            varied = [f"{key}={value}" for key, value in zip(grid, values, strict=True) if key != "seed"]
+            label = " ".join([str(change.get("label", recipe.method.name)), *varied])
+            cell = Cell(label, recipe)
+            cells.setdefault(cell.key, cell)
+    order = {
+        trunk: number
+        for number, trunk in reversed(list(enumerate(hash_json(cell.recipe.trunk()) for cell in cells.values())))
+    }
+    return sorted(cells.values(), key=lambda cell: order[hash_json(cell.recipe.trunk())])
+
+
+def shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
+    """Part `number` (from 1) of `count`: cells with the same trunk stay together."""
+    if not 1 <= number <= count:
+        raise LcaError(f"--shard takes NUMBER/COUNT with 1 <= NUMBER <= COUNT, came {number}/{count}")
+    trunks = sorted({hash_json(cell.recipe.trunk()) for cell in cells})
+    mine = set(trunks[number - 1 :: count])
+    return [cell for cell in cells if hash_json(cell.recipe.trunk()) in mine]
+
+
+def sweep(
+    cells: list[Cell], out: Path, *, budget: Budget | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Run all cells that are not finished; a failed cell is recorded and the others go on. Returns the pack.
+
+    A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
+    """
+    budget, progress = budget or Budget(), progress or Progress()
+    out.mkdir(parents=True, exist_ok=True)
+    for number, cell in enumerate(cells):
+        folder = out / "cells" / cell.folder
+        failure = folder / "failed.json"
+        if RunFolder(folder).finished() is not None:
+            continue
+        if budget.spent():
+            raise BudgetSpent
+        progress.line(f"cell {number + 1} of {len(cells)}: {cell.label}, seed {cell.recipe.seed}")
+        try:
+            run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
+            failure.unlink(missing_ok=True)
+        except BudgetSpent:
+            raise
+        except Exception as error:  # whatever it is, the other cells can still run and the pack says what failed
+            progress.line(f"failed: {error}")
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+        finally:
+            write_json(out / "pack.json", pack(cells, out))
+    write_json(out / "pack.json", pack(cells, out))
+    return read_json(out / "pack.json")
+
+
+def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
+    """All results in one value: finished cells with their results, failed ones with their error, the rest as open."""
+    packed = []
+    for cell in cells:
+        folder = out / "cells" / cell.folder
+        entry: dict[str, Any] = {"key": cell.key, "label": cell.label, "seed": cell.recipe.seed, "status": "open"}
+        results = RunFolder(folder).finished()
+        if results is not None:
+            entry |= {"status": "finished", "results": results}
+        elif (folder / "failed.json").exists():
+            entry |= {"status": "failed", "error": read_json(folder / "failed.json")["error"]}
+        packed.append(entry)
+    return {"format": FORMAT, "cells": packed}
+
+
+def merge_packs(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One pack of several, cell by cell: finished wins over failed, failed over open, the first of equals."""
+    rank = {"finished": 0, "failed": 1, "open": 2}
+    merged: dict[str, dict[str, Any]] = {}
+    for content in packs:
+        if content.get("format") != FORMAT or "cells" not in content:
+            raise LcaError(f"expected a pack of format {FORMAT}, as `lca sweep` writes it to pack.json")
+        for entry in content["cells"]:
+            old = merged.get(entry["key"])
+            if old is None or rank[entry["status"]] < rank[old["status"]]:
+                merged[entry["key"]] = entry
+    return {"format": FORMAT, "cells": list(merged.values())}

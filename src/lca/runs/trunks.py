@@ -1,0 +1,56 @@
+"""The trunk cache: what all branches of a backbone share is trained and extracted once.
+
+A trunk is named by the hash of everything that influences it: the recipe's trunk keys, the data, the weights, the
+device's arithmetic and the format version. Branch keys (alignment, lambda, drift) are not among them, so a sweep over
+those trains nothing.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from lca.classifier import ContinualClassifier
+from lca.data.sources import Source
+from lca.files import FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
+
+
+class TrunkCache:
+    """The stored trunks of one run's key, task by task. Entries are written once, beside and renamed."""
+
+    def __init__(self, root: Path, classifier: ContinualClassifier, source: Source) -> None:
+        trunk = classifier.recipe.trunk()
+        trunk["backbone"].pop("weights")
+        trunk["data"].pop("source")
+        key = hash_json(
+            {
+                "format": FORMAT,
+                "trunk": trunk,
+                "view": classifier.view.model_dump(mode="json"),
+                "weights": classifier.backbone.fingerprint,
+                "data": source.fingerprint,
+                "compute": classifier.compute.describe(),
+            }
+        )
+        self._folder = root / key[:24]
+
+    def load(self, task: int) -> State | None:
+        """What the trunk phases of a task left behind, if some run has been there."""
+        return self._read(f"task-{task:02d}")
+
+    def save(self, task: int, state: State) -> None:
+        self._write(f"task-{task:02d}", state)
+
+    def load_test_features(self, task: int) -> Tensor | None:
+        state = self._read(f"test-{task:02d}")
+        return None if state is None else state.parts["features"]["test"]
+
+    def save_test_features(self, task: int, features: Tensor) -> None:
+        self._write(f"test-{task:02d}", State({"features": {"test": features}}))
+
+    def _read(self, name: str) -> State | None:
+        return load_state(self._folder / name) if has_state(self._folder / name) else None
+
+    def _write(self, name: str, state: State) -> None:
+        if not has_state(self._folder / name):
+            with new_folder(self._folder / name) as folder:
+                save_state(folder, state)
