@@ -1,0 +1,166 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from lca.errors import LcaError
+from lca.heads import GrowingHeads, HeadOptions, LinearHead, heads, linear_heads
+
+KINDS = ["linear", "mlp", "cosine", "prototype"]
+FEATURES = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
+
+
+def random(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def grown(name="linear", sizes=(2, 3), **options):
+    growing = GrowingHeads(6, HeadOptions(name=name, **options))
+    for number, size in enumerate(sizes):
+        growing.append(growing.new_head(size, random(number)))
+    return growing
+
+
+def test_the_options_name_every_registered_head():
+    assert set(heads) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_logits_grow_and_old_ones_stay(name):
+    growing = grown(name)
+    before = growing(FEATURES)
+    growing.append(growing.new_head(4, random(9)))
+    after = growing(FEATURES)
+    assert growing.sizes == [2, 3, 4]
+    assert after.shape == (7, 9)
+    assert torch.equal(after[:, :5], before)
+
+
+def test_no_head_gives_no_logits():
+    assert grown(sizes=())(FEATURES).shape == (7, 0)
+
+
+def test_appended_heads_are_frozen():
+    assert not any(parameter.requires_grad for parameter in grown("mlp").parameters())
+
+
+def test_linear_by_hand():
+    growing = grown(bias=True)
+    growing.tasks[1].bias.data += torch.arange(3)
+    expected = [FEATURES @ head.weight.T + head.bias for head in growing.tasks]
+    torch.testing.assert_close(growing(FEATURES), torch.cat(expected, 1))
+
+
+def test_a_new_linear_head_has_the_published_spread():
+    weight = LinearHead(500, 40, HeadOptions(), random()).weight.detach()
+    assert float(weight.std()) == pytest.approx(0.02, rel=0.02)
+    assert float(weight.mean()) == pytest.approx(0, abs=1e-3)
+
+
+def test_cosine_depends_on_the_direction_only_and_scales():
+    growing = grown("cosine", scale=5.0)
+    torch.testing.assert_close(growing(10 * FEATURES), growing(FEATURES))
+    expected = functional.cosine_similarity(FEATURES[:, None], growing.tasks[0].weight[None], dim=2)
+    torch.testing.assert_close(growing(FEATURES)[:, :2], 5 * expected)
+
+
+def test_mlp_by_hand_and_its_hidden_width():
+    growing = grown("mlp", sizes=(2,), hidden=11)
+    head = growing.tasks[0]
+    hidden = functional.gelu(FEATURES @ head.hidden_weight.T + head.hidden_bias)
+    assert hidden.shape == (7, 11)
+    torch.testing.assert_close(growing(FEATURES), hidden @ head.output.weight.T)
+    assert grown("mlp").tasks[0].hidden_weight.shape == (6, 6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_keeping_classes_keeps_their_logits(name):
+    growing = grown(name, sizes=(4,), bias=True)
+    before = growing(FEATURES)
+    growing.tasks[0].keep_classes(torch.tensor([3, 1]))
+    torch.testing.assert_close(growing(FEATURES), before[:, [3, 1]])
+    assert growing.sizes == [2]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_from_means_recognise_their_means(name):
+    growing = grown(name, sizes=())
+    means = torch.eye(6)[:3] * 4
+    growing.append_from_means(means, random())
+    assert growing(means).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_rows_from_means_are_as_long_as_the_others():
+    growing = grown()
+    lengths = torch.cat([head.weight.norm(dim=1) for head in growing.tasks])
+    growing.append_from_means(torch.randn(2, 6, generator=random(5)), random())
+    torch.testing.assert_close(growing.tasks[-1].weight.norm(dim=1), lengths.mean().expand(2))
+
+
+def count(growing, chosen):
+    return len(growing.trainable(chosen))
+
+
+def test_the_trainable_heads():
+    growing = grown(sizes=(2, 2, 2))
+    weights = [head.weight for head in growing.tasks]
+    assert [id(each) for each in growing.trainable("all")] == [id(each) for each in weights]
+    assert growing.trainable("none") == []
+    assert [id(each) for each in growing.trainable((-1, 0))] == [id(weights[0]), id(weights[2])]
+    assert count(growing, (-1, 2)) == 1
+    assert count(growing, (7, -9)) == 0
+    assert count(grown("prototype"), "all") == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_state_and_load_are_inverse(name, bias):
+    growing = grown(name, bias=bias, hidden=4, scale=7.0)
+    part, meta = growing.state()
+    twin = GrowingHeads(6, growing.options)
+    twin.load(part, meta)
+    assert torch.equal(twin(FEATURES), growing(FEATURES))
+    assert [type(head) for head in twin.tasks] == [type(head) for head in growing.tasks]
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+
+
+def test_a_copy_is_independent():
+    growing = grown()
+    twin = growing.copy()
+    before = growing(FEATURES)
+    twin.tasks[0].weight.data.zero_()
+    assert torch.equal(growing(FEATURES), before)
+
+
+def test_loading_heads_of_another_width_says_so():
+    part, meta = grown().state()
+    with pytest.raises(LcaError, match=r"head 0: weight has shape \(2, 6\), expected \(2, 9\)"):
+        GrowingHeads(9, HeadOptions()).load(part, meta)
+
+
+def test_extend_takes_only_the_newer_heads():
+    older, newer = grown(sizes=(2,)), grown(sizes=(2, 3))
+    older.tasks[0].weight.data.fill_(1)
+    older.extend(newer)
+    assert older.sizes == [2, 3]
+    assert (older.tasks[0].weight == 1).all()
+    assert torch.equal(older.tasks[1].weight, newer.tasks[1].weight)
+    older.tasks[1].weight.data.zero_()
+    assert (newer.tasks[1].weight != 0).any()
+
+
+def test_heads_of_given_rows():
+    weight, bias = torch.randn(5, 6, generator=random(3)), torch.randn(5, generator=random(4))
+    built = linear_heads(weight, bias, [2, 3], grown("cosine"))
+    assert built.sizes == [2, 3]
+    torch.testing.assert_close(built(FEATURES), FEATURES @ weight.T + bias)
+    part, meta = built.state()
+    twin = GrowingHeads(6, HeadOptions(name="cosine"))
+    twin.load(part, meta)
+    assert torch.equal(twin(FEATURES), built(FEATURES))
+
+
+def test_heads_are_drawn_from_the_generator():
+    assert torch.equal(grown().tasks[0].weight, grown().tasks[0].weight)
+    assert not torch.equal(
+        LinearHead(6, 2, HeadOptions(), random(0)).weight, LinearHead(6, 2, HeadOptions(), random(1)).weight
+    )
