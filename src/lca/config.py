@@ -146,7 +146,7 @@ class TrainingOptions(Options):
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
     distillation: float = Field(0.0, ge=0)
-    """Weight of the squared distance to the previous backbone's feature of the same view, from the second task on."""
+    """Weight of the mean squared difference to the previous backbone's feature of the same view, from task 2 on."""
 
 
 class Recipe(Options):
@@ -210,7 +210,7 @@ def recipe_summary(name: str) -> str:
     return first.removeprefix("#").strip()
 
 
-def read_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> dict[str, Any]:
+def read_recipe(name_or_path: str, overrides: Iterable[str] = (), _above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The mapping of a shipped recipe or a YAML file, with what it extends and the `a.b=c` overrides applied."""
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
@@ -220,11 +220,14 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> dict[str, A
                 f"there is no recipe {name_or_path!r}; {nearest(name_or_path, recipe_names())} "
                 "A recipe of your own is given as a path that ends in .yaml."
             )
+    if path.resolve() in _above:
+        raise LcaError(f"{path} extends itself, by way of {', '.join(str(each) for each in _above)}")
     content = _read_yaml(path)
     parent = content.pop("extends", None)
     if parent is not None:
         beside = path.parent / str(parent)
-        content = merge_mappings(read_recipe(str(beside) if beside.suffix else str(parent)), content)
+        below = read_recipe(str(beside) if beside.suffix else str(parent), (), (*_above, path.resolve()))
+        content = merge_mappings(below, content)
     for override in overrides:
         content = merge_mappings(content, parse_override(override))
     return content

@@ -152,7 +152,14 @@ def hash_json(content: Any) -> str:
 
 
 def _serialise(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())})
+    plain: Part = {}
+    storages: set[int] = set()
+    for name, tensor in sorted(tensors.items()):
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        plain[name] = tensor.clone() if storage in storages else tensor  # safetensors refuses shared memory
+        storages.add(storage)
+    return save(plain)
 
 
 def _flush_folder(folder: Path) -> None:

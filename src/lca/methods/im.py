@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 from torch import Tensor
 
 from lca.alignment import AlignmentOptions, align, branch
@@ -33,7 +33,7 @@ class ImOptions(MethodOptions):
     init_from: Literal["merged", "previous", "base"] = "merged"
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
     head: HeadOptions = HeadOptions()
-    align: tuple[AlignmentOptions, ...] = Field(("best",), min_length=1)  # type: ignore[arg-type]
+    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
     """Branches on the one trunk: preset names (none, ca, lca, lda, best) or mappings, each one row of results."""
 
     @field_validator("align", mode="before")
@@ -44,6 +44,8 @@ class ImOptions(MethodOptions):
     @model_validator(mode="after")
     def _consistent(self) -> "ImOptions":
         names = [each.name for each in self.align]
+        if not names:
+            raise ValueError("align needs at least one branch; `none` is the heads as trained")
         if len(set(names)) < len(names):
             raise ValueError(f"every branch needs a name of its own, came {names}")
         check_merge(self.merge, self.init_from)

@@ -1,0 +1,221 @@
+import errno
+import json
+import os
+
+import pytest
+import torch
+
+from lca.errors import LcaError
+from lca.files import (
+    State,
+    has_state,
+    hash_file,
+    hash_json,
+    load_state,
+    load_tensors,
+    new_folder,
+    read_json,
+    save_state,
+    save_tensors,
+    write_atomic,
+    write_json,
+)
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def state(value=1.0, other=5.0):
+    return State(
+        {"a": {"x": torch.full((2, 3), value)}, "b/c": {"y": torch.tensor([other])}, "empty": {}},
+        {"value": value, "names": ["ä", "b"]},
+    )
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(LcaError, match=r"could not write .*No space left on device"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
+    path, order = tmp_path / "file", []
+    fsync, replace = os.fsync, type(path).replace
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("flush"), fsync(number)))
+    monkeypatch.setattr(type(path), "replace", lambda one, two: (order.append("rename"), replace(one, two)))
+    write_atomic(path, b"new")
+    assert order == ["flush", "rename", "flush"]  # the last one flushes the folder
+
+
+def test_json_is_readable_and_refuses_nan(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"ä": [1, 2.5, None]})
+    assert read_json(path) == {"ä": [1, 2.5, None]}
+    assert "ä" in path.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_json(path, {"loss": float("nan")})
+    assert read_json(path) == {"ä": [1, 2.5, None]}
+
+
+def test_missing_and_damaged_json(tmp_path):
+    with pytest.raises(LcaError, match="there is no file"):
+        read_json(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text('{"a": ')
+    with pytest.raises(LcaError, match="not valid JSON"):
+        read_json(tmp_path / "half.json")
+
+
+def test_tensors_round_trip_also_when_not_contiguous(tmp_path):
+    tensors = {"turned": torch.arange(6.0).reshape(2, 3).T, "half": torch.ones(2, dtype=torch.float16)}
+    save_tensors(tmp_path / "t.safetensors", tensors)
+    loaded = load_tensors(tmp_path / "t.safetensors")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    assert loaded["half"].dtype == torch.float16
+
+
+def test_tensors_that_share_memory_are_written_each(tmp_path):
+    tensor = torch.arange(4.0)
+    save_tensors(tmp_path / "t.safetensors", {"one": tensor, "two": tensor, "part": tensor[:2]})
+    loaded = load_tensors(tmp_path / "t.safetensors")
+    assert torch.equal(loaded["one"], loaded["two"])
+    assert loaded["part"].tolist() == [0, 1]
+
+
+def test_missing_and_damaged_tensors(tmp_path):
+    with pytest.raises(LcaError, match="there is no file"):
+        load_tensors(tmp_path / "none.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"not tensors at all")
+    with pytest.raises(LcaError, match="not a readable safetensors file"):
+        load_tensors(tmp_path / "bad.safetensors")
+
+
+def test_a_state_round_trips(tmp_path):
+    assert not has_state(tmp_path)
+    save_state(tmp_path, state())
+    assert has_state(tmp_path)
+    loaded = load_state(tmp_path)
+    assert loaded.meta == state().meta
+    names = {part: sorted(tensors) for part, tensors in loaded.parts.items()}
+    assert names == {"a": ["x"], "b/c": ["y"], "empty": []}
+    assert torch.equal(loaded.parts["a"]["x"], state().parts["a"]["x"])
+
+
+def test_bytes_by_part_are_the_tensor_bytes():
+    assert state().bytes_by_part() == {"a": 24, "b/c": 4}
+
+
+@pytest.mark.parametrize("failing_write", [0, 1, 2])
+def test_a_save_that_fails_at_any_file_leaves_the_old_state(tmp_path, monkeypatch, failing_write):
+    save_state(tmp_path, state(1.0, 5.0))
+    replace, writes = type(tmp_path).replace, []
+
+    def fail_at(one, two):
+        writes.append(two)
+        if len(writes) > failing_write:
+            full_disk()
+        return replace(one, two)
+
+    monkeypatch.setattr(type(tmp_path), "replace", fail_at)
+    with pytest.raises(LcaError, match="No space left"):
+        save_state(tmp_path, state(2.0, 6.0))
+    monkeypatch.undo()
+    assert len(writes) == failing_write + 1
+    loaded = load_state(tmp_path)
+    assert loaded.meta["value"] == 1.0
+    assert loaded.parts["a"]["x"][0, 0] == 1.0
+    assert loaded.parts["b/c"]["y"][0] == 5.0
+    save_state(tmp_path, state(2.0, 6.0))
+    assert load_state(tmp_path).parts["b/c"]["y"][0] == 6.0
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_unchanged_parts_are_not_written_again_and_stale_ones_go(tmp_path):
+    save_state(tmp_path, state(1.0, 5.0))
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    save_state(tmp_path, state(1.0, 6.0))
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(after) == len(before) == 4
+    kept = [name for name in before if after.get(name) == before[name]]
+    assert sorted(name.partition("-")[0] for name in kept) == ["a", "empty"]
+
+
+def test_a_damaged_part_is_detected(tmp_path):
+    save_state(tmp_path, state())
+    part = next(tmp_path.glob("a-*.safetensors"))
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(LcaError, match=f"{part.name} does not match the hash"):
+        load_state(tmp_path)
+
+
+def test_a_missing_part_is_named(tmp_path):
+    save_state(tmp_path, state())
+    part = next(tmp_path.glob("a-*.safetensors"))
+    part.unlink()
+    with pytest.raises(LcaError, match=f"there is no file .*{part.name}"):
+        load_state(tmp_path)
+
+
+def test_another_format_is_refused(tmp_path):
+    save_state(tmp_path, state())
+    manifest = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / "state.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(LcaError, match="has format 99"):
+        load_state(tmp_path)
+    (tmp_path / "state.json").write_text("[]")
+    with pytest.raises(LcaError, match="has format None"):
+        load_state(tmp_path)
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "folder"
+
+    def fill_half():
+        with new_folder(target) as beside:
+            (beside / "file").write_text("half")
+            raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        fill_half()
+    assert list(target.parent.iterdir()) == []
+    with new_folder(target) as beside:
+        (beside / "file").write_text("whole")
+        assert not target.exists()
+    assert (target / "file").read_text() == "whole"
+    assert [path.name for path in target.parent.iterdir()] == ["folder"]
+
+
+def test_of_two_new_folders_the_first_stays(tmp_path):
+    target = tmp_path / "folder"
+    with new_folder(target) as slow:
+        (slow / "file").write_text("slow")
+        with new_folder(target) as fast:
+            (fast / "file").write_text("fast")
+    assert (target / "file").read_text() == "fast"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_hashes(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    assert hash_file(tmp_path / "empty").startswith("e3b0c44298fc1c14")
+    assert hash_json({"a": 1, "b": [2]}) == hash_json({"b": [2], "a": 1}) != hash_json({"a": 1, "b": [3]})
