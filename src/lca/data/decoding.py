@@ -16,6 +16,8 @@ from lca.progress import Progress
 
 log = logging.getLogger(__name__)
 
+UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises for files that are missing, no image, damaged (a SyntaxError for some PNG files) or too large."""
 SUFFIXES = frozenset(Image.registered_extensions())
 LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
@@ -25,8 +27,11 @@ canvas that all images share."""
 def decode(image: Path | Image.Image, working_size: int) -> Tensor:
     """RGB uint8 (3, h, w), upright, the shorter side at most `working_size`."""
     if isinstance(image, Path):
-        with Image.open(image) as opened:
-            return decode(opened, working_size)
+        try:
+            with Image.open(image) as opened:
+                return decode(opened, working_size)
+        except UNREADABLE as error:
+            raise LcaError(f"{image} cannot be read as an image: {error}") from error
     upright = ImageOps.exif_transpose(image).convert("RGB")
     width, height = upright.size
     cut_width, cut_height = min(width, LONGEST * height), min(height, LONGEST * width)
@@ -45,8 +50,8 @@ def decode_all(paths: Sequence[Path], working_size: int, progress: Progress) -> 
     def attempt(path: Path) -> Tensor | None:
         try:
             return decode(path, working_size)
-        except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
-            log.warning("left out %s: %s", path, error)
+        except LcaError as error:
+            log.warning("left out: %s", error)
             return None
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -131,6 +131,8 @@ def read_class_folders(root: Path, working_size: int, progress: Progress) -> Ima
 
 
 def _class_files(root: Path) -> dict[str, list[Path]]:
+    if not root.is_dir():
+        raise LcaError(f"there is no folder {root}; expected one with a folder of images per class")
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise LcaError(f"{root} holds no class folders; expected one folder of images per class")
