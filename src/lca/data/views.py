@@ -69,11 +69,10 @@ def draw_crops(sizes: Tensor, options: AugmentOptions, generator: torch.Generato
     crop_height = torch.where(found, crop_height.gather(1, first), fallback_height)
 
     place = torch.rand(count, 2, generator=generator, dtype=torch.float64)
-    place = torch.where(found, place, 0.5)
-    top = (place[:, 0:1] * (height - crop_height + 1)).floor().clamp(max=height - crop_height)
-    left = (place[:, 1:2] * (width - crop_width + 1)).floor().clamp(max=width - crop_width)
+    spare = torch.cat([height - crop_height, width - crop_width], dim=1)
+    corner = torch.where(found, (place * (spare + 1)).floor().minimum(spare), (spare / 2).floor())
     flips = (torch.rand(count, generator=generator) < 0.5) & torch.tensor(options.flip)
-    return torch.cat([top, left, crop_height, crop_width], dim=1).long(), flips
+    return torch.cat([corner, crop_height, crop_width], dim=1).long(), flips
 
 
 def resize_crops(pixels: Pixels, boxes: Tensor, size: int, interpolation: str) -> Tensor:
