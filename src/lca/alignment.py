@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.config import Options
+from lca.device import replayed
 from lca.drift import DriftOptions
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, linear_heads
@@ -203,25 +204,36 @@ def align(
     classes, features, keep = classes.to(drawn.device), drawn.flatten(0, 1), None
     if options.nearest_mean_filter:
         keep = nearest_mean_mask(features, classes.repeat_interleave(options.samples), memory.means())
+    sizes = heads.sizes
+    lr, loss = drawn.new_zeros(()), drawn.new_zeros(())
+    momenta = [torch.zeros_like(parameter) for parameter in parameters]
+
+    def step(index: Tensor) -> None:
+        """SGD with momentum and weight decay, as torch.optim writes it, in operations a CUDA graph can replay."""
+        labels, kept = classes[index // options.samples], None if keep is None else keep[index]
+        with torch.enable_grad():
+            current = lca_loss(heads(features[index]), labels, options, sizes, kept)
+            gradients = torch.autograd.grad(current, parameters)
+        loss.add_(current.detach())
+        for parameter, momentum, gradient in zip(parameters, momenta, gradients, strict=True):
+            momentum.mul_(options.momentum).add_(gradient.add(parameter, alpha=options.weight_decay))
+            parameter.sub_(lr * momentum)
+
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimiser = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
-    losses = drawn.new_zeros(0)
-    for epoch in range(options.epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = cosine(options.lr, 0.0, epoch / options.epochs)
-        collected = []
-        for index in _batches(len(classes), options, generator("batches", epoch, torch.device("cpu")), drawn.device):
-            labels, kept = classes[index // options.samples], None if keep is None else keep[index]
-            loss = lca_loss(heads(features[index]), labels, options, heads.sizes, kept)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            collected.append(loss.detach())
-        losses = torch.stack(collected)
-        on_epoch()
+    with torch.no_grad():
+        fast_step = None
+        for epoch in range(options.epochs):
+            lr.fill_(cosine(options.lr, 0.0, epoch / options.epochs))
+            loss.zero_()
+            draws = generator("batches", epoch, torch.device("cpu"))
+            batches = list(_batches(len(classes), options, draws, drawn.device))
+            fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
+            for index in batches:
+                fast_step(index)
+            on_epoch()
     heads.requires_grad_(False)
-    return heads, {"loss": float(losses.mean()), "kept": 1.0 if keep is None else float(keep.float().mean())}
+    return heads, {"loss": float(loss) / len(batches), "kept": 1.0 if keep is None else float(keep.float().mean())}
 
 
 def _batches(

@@ -6,11 +6,12 @@ importing it costs start-up time (see benchmarks/NOTES.md).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lca.errors import LcaError
 
@@ -73,6 +74,39 @@ class Compute:
             "precision": self.precision,
             "exact": str(self.exact).lower(),
         }
+
+
+def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[Tensor]) -> Callable[[Tensor], None]:
+    """A step of many small operations, captured once as a CUDA graph and replayed; elsewhere the step as it is.
+
+    `changed` are the tensors the step changes: capturing runs it a few times, then puts them back. An argument of
+    another shape than the example's runs the step itself. Deterministic algorithms are not captured.
+    """
+    if example.device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        return step
+    static = example.clone()
+    before = [tensor.detach().clone() for tensor in changed]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # lets libraries allocate their workspaces outside of the graph
+            step(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(static)
+    with torch.no_grad():
+        for tensor, old in zip(changed, before, strict=True):
+            tensor.copy_(old)
+
+    def replay(argument: Tensor) -> None:
+        if argument.shape != static.shape:
+            step(argument)
+            return
+        static.copy_(argument)
+        graph.replay()
+
+    return replay
 
 
 def _processor() -> str:

@@ -32,8 +32,8 @@ class FineTuning:
 
     Cross-entropy on the task's classes; SGD or AdamW over tuned tensors and head with one learning rate, cosine per
     epoch. All draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so the epoch after a
-    restart is the epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the squared
-    distance between the features of the same view under both is added.
+    restart is the epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the mean squared
+    difference between the features of the same view under both is added.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class FineTuning:
         running = self._resume(task, heads)
         for group in running.optimiser.param_groups:
             group["lr"] = cosine(options.lr, options.final_lr, number / options.epochs)
-        pixels, labels = task.train.pixels.to(device), task.train.labels
-        order = torch.randperm(len(labels), generator=generator(self._seed, "shuffle", task.index, number))
-        boxes, flips = draw_crops(pixels.sizes, self._augment, generator(self._seed, "augment", task.index, number))
-        totals = torch.zeros(2, device=device)
+        pixels, labels = task.train.pixels.to(device), task.train.labels.to(device)
+        order = torch.randperm(len(labels), generator=generator(self._seed, "shuffle", task.index, number)).to(device)
+        boxes, flips = draw_crops(
+            task.train.pixels.sizes, self._augment, generator(self._seed, "augment", task.index, number)
+        )
+        boxes, flips, totals = boxes.to(device), flips.to(device), torch.zeros(2, device=device)
         what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
         self._extractor.train()
         with (
@@ -69,7 +71,7 @@ class FineTuning:
         ):
             for index in order.split(options.batch_size):
                 views = training_view(pixels[index], boxes[index], flips[index], self._extractor.preprocessing)
-                totals += self._step(running, views, labels[index].to(device), teacher)
+                totals += self._step(running, views, labels[index], teacher)
                 advance(len(index))
         self._extractor.eval()
         loss, correct = (totals / len(labels)).tolist()
@@ -127,7 +129,7 @@ class FineTuning:
         if teacher is not None and self._options.distillation:
             with torch.no_grad():
                 target = self._extractor.forward_with(teacher, views)
-            loss = loss + self._options.distillation * (features - target).square().sum(1).mean()
+            loss = loss + self._options.distillation * functional.mse_loss(features, target)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         running.optimiser.step()

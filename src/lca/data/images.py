@@ -21,7 +21,7 @@ class Pixels:
         return Pixels(self.canvas[index.to(self.canvas.device)], self.sizes[index.to(self.sizes.device)])
 
     def to(self, device: torch.device) -> "Pixels":
-        return Pixels(self.canvas.to(device), self.sizes)
+        return Pixels(self.canvas.to(device), self.sizes.to(device))
 
     @classmethod
     def of(cls, images: Sequence[Tensor]) -> "Pixels":

@@ -37,8 +37,8 @@ def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: f
 def training_view(pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing) -> Tensor:
     """The drawn crops, resized bilinearly (as torchvision's RandomResizedCrop does), mirrored where drawn, scaled."""
     crops = resize_crops(pixels, boxes, preprocessing.size, "bilinear")
-    flips = flips.to(crops.device)[:, None, None, None]
-    return _scale(torch.where(flips, crops.flip(3), crops), preprocessing)
+    mirrored = torch.where(flips[:, None, None, None].to(crops.device), crops.flip(3), crops)
+    return _scale(mirrored, preprocessing)
 
 
 def draw_crops(sizes: Tensor, options: AugmentOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -72,7 +72,7 @@ class Lora(Tuner):
         self._vit, self._layers = vit, {}
         for name, module in linear.items():
             if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
-                self._layers[name] = LoraLinear(module, self.options, generator)
+                self._layers[name] = LoraLinear(module, self.options, generator).train(module.training)
                 _replace(vit, name, self._layers[name])
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -92,18 +92,19 @@ class Lora(Tuner):
 def write_peft(folder: Path, tensors: dict[str, Tensor], options: LoraOptions) -> None:
     """Write LoRA tensors as an adapter folder that the peft library loads."""
     folder.mkdir(parents=True, exist_ok=True)
+    renamed = {f"{_PEFT_PREFIX}{name}.weight": tensor for name, tensor in tensors.items() if ".lora_" in name}
     config = {
         "peft_type": "LORA",
         "r": options.rank,
         "lora_alpha": options.alpha,
         "lora_dropout": options.dropout,
-        "target_modules": list(options.targets),
+        # full names: peft would take a last name such as `proj` for layers outside of the blocks as well
+        "target_modules": sorted({_layer(name) for name in tensors if ".lora_" in name}),
         "bias": "none",
         "init_lora_weights": "gaussian",
         "task_type": None,
         "base_model_name_or_path": None,
     }
-    renamed = {f"{_PEFT_PREFIX}{name}.weight": tensor for name, tensor in tensors.items() if ".lora_" in name}
     save_tensors(folder / "adapter_model.safetensors", renamed)
     write_atomic(folder / "adapter_config.json", json.dumps(config, indent=2).encode())
 
@@ -117,15 +118,23 @@ def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
     if config.get("peft_type") != "LORA" or unsupported or config.get("bias", "none") != "none":
         what = config.get("peft_type") if config.get("peft_type") != "LORA" else unsupported or "bias"
         raise LcaError(f"{folder} is not a plain LoRA adapter ({what}); only LORA without extras can be read")
-    targets = config["target_modules"]
+    stored = load_tensors(folder / "adapter_model.safetensors")
+    tensors = {name.removeprefix(_PEFT_PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()}
+    layers = sorted({_layer(name) for name in tensors})
+    if outside := [layer for layer in layers if not layer.startswith("blocks.")]:
+        raise LcaError(f"{folder} adapts {outside[:3]}; only linear layers in the transformer's blocks can be adapted")
     options = LoraOptions(
-        targets=tuple(sorted(targets)) if isinstance(targets, list) else (targets,),
+        targets=tuple(sorted({layer.rpartition(".")[2] for layer in layers})),
         rank=config["r"],
         alpha=config["lora_alpha"],
         dropout=config.get("lora_dropout", 0.0),
     )
-    stored = load_tensors(folder / "adapter_model.safetensors")
-    return {name.removeprefix(_PEFT_PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()}, options
+    return tensors, options
+
+
+def _layer(name: str) -> str:
+    """The layer that a tensor such as `blocks.0.attn.qkv.lora_A` belongs to."""
+    return name.rpartition(".lora_")[0]
 
 
 def _replace(vit: nn.Module, name: str, module: nn.Module) -> None:

@@ -1,0 +1,5 @@
+"""`python -m lca` is the `lca` command."""
+
+from lca.cli import main
+
+main()
