@@ -1,0 +1,118 @@
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from lca.backbones import EMBEDDED, embedded_names, load_backbone
+from lca.config import BackboneOptions
+from lca.errors import LcaError
+from lca.files import hash_file
+
+NAME = "vit_pico_patch8_64"
+
+
+@pytest.fixture(scope="module")
+def pico():
+    return load_backbone(BackboneOptions())
+
+
+def views(size, count=2):
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_embedded_model_has_the_weights_of_its_card(pico):
+    assert embedded_names() == [NAME]
+    stored = load_file(EMBEDDED / f"{NAME}.safetensors")
+    state = pico.vit.state_dict()
+    for key, tensor in stored.items():
+        if key in state:
+            assert torch.equal(state[key], tensor.float()), key
+    assert pico.fingerprint == hash_file(EMBEDDED / f"{NAME}.safetensors")
+    assert (pico.width, pico.preprocessing.size, pico.preprocessing.interpolation) == (192, 64, "bicubic")
+    assert pico.preprocessing.mean == pico.preprocessing.std == (0.5, 0.5, 0.5)
+    assert not pico.vit.training
+    assert not any(parameter.requires_grad for parameter in pico.vit.parameters())
+
+
+def test_raw_preprocessing_leaves_the_pixels():
+    raw = load_backbone(BackboneOptions(preprocessing="raw")).preprocessing
+    assert (raw.mean, raw.std) == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def test_weights_from_a_file(tmp_path, pico):
+    state = {key: tensor.clone() for key, tensor in pico.vit.state_dict().items()}
+    state["norm.bias"] += 1
+    path = tmp_path / "own.safetensors"
+    save_file({**state, "head.weight": torch.zeros(7, 192), "head.bias": torch.zeros(7)}, path)
+    own = load_backbone(BackboneOptions(weights=path))
+    assert torch.equal(own.vit.norm.bias, pico.vit.norm.bias + 1)
+    assert own.fingerprint == hash_file(path) != pico.fingerprint
+
+
+def test_a_timm_model_with_local_weights(tmp_path):
+    name = "vit_tiny_patch16_224"
+    reference = timm.create_model(name, num_classes=5).eval()
+    path = tmp_path / "tiny.safetensors"
+    save_file({key: tensor.half().contiguous() for key, tensor in reference.state_dict().items()}, path)
+    backbone = load_backbone(BackboneOptions(name=f"{name}.augreg_in21k_ft_in1k", weights=path))
+    assert (backbone.width, backbone.preprocessing.size, backbone.preprocessing.mean) == (192, 224, (0.5, 0.5, 0.5))
+    with torch.no_grad():
+        ours = backbone.vit.forward_head(backbone.vit.forward_features(views(224)), pre_logits=True)
+        theirs = reference.half().float().forward_head(reference.forward_features(views(224)), pre_logits=True)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("norm.bias"), r"missing \['norm.bias'\]"),
+        (lambda state: state.update({"odd.weight": torch.zeros(1)}), r"unknown \['odd.weight'\]"),
+        (lambda state: state.update({"norm.bias": torch.zeros(3)}), r"norm.bias: \(3,\) in the file, \(192,\)"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path, pico, change, message):
+    state = dict(pico.vit.state_dict())
+    change(state)
+    save_file(state, tmp_path / "bad.safetensors")
+    with pytest.raises(LcaError, match=message):
+        load_backbone(BackboneOptions(weights=tmp_path / "bad.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "vit_tiny_patch16_22"}, "timm has no model .*'vit_tiny_patch16_224'"),
+        ({"name": "vit_tiny_patch16_224.augreg_in21k_ft_in2k"}, "did you mean 'augreg_in21k_ft_in1k'"),
+        ({"name": "vit_tiny_patch16_224"}, r"Full tags: .*vit_tiny_patch16_224\.augreg_in21k_ft_in1k"),
+        ({"weights": "nowhere.safetensors"}, "there is no file nowhere.safetensors"),
+        ({"name": "resnet18", "weights": "x.safetensors"}, "is a ResNet"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(LcaError, match=message):
+        load_backbone(BackboneOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooled"),
+    [
+        ("plain", lambda tokens: tokens[:, 0]),
+        ("distilled", lambda tokens: (tokens[:, 0] + tokens[:, 1]) / 2),
+        ("registers_average", lambda tokens: tokens[:, 4:].mean(1)),
+        ("registers_class_token", lambda tokens: tokens[:, 0]),
+    ],
+)
+def test_the_feature_is_pooled_as_the_model_was_trained(make_extractor, make_tuning, kind, pooled):
+    extractor = make_extractor(make_tuning("none"), kind)
+    with torch.no_grad():
+        tokens = extractor.vit.forward_features(views(32))
+        expected = extractor.vit.fc_norm(pooled(tokens))
+        torch.testing.assert_close(extractor(views(32)), expected)
+
+
+def test_the_shared_deit(shared):
+    path = shared / "weights" / "deit_tiny_patch16_224.safetensors"
+    backbone = load_backbone(BackboneOptions(name="deit_tiny_patch16_224.fb_in1k", weights=path))
+    assert backbone.preprocessing.mean == (0.485, 0.456, 0.406)
+    with torch.no_grad():
+        assert backbone.vit.forward_features(views(224, 1)).isfinite().all()

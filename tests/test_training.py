@@ -1,0 +1,130 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from lca.config import AugmentOptions, TrainingOptions
+from lca.data.views import draw_crops, training_view
+from lca.heads import GrowingHeads, HeadOptions
+from lca.progress import Progress
+from lca.randomness import generator
+from lca.schedules import cosine
+from lca.training import FineTuning
+
+AUGMENT = AugmentOptions(crop_scale=(0.5, 1.0))
+
+
+def start(make_extractor, tuning=None, seed=3, **training):
+    extractor = make_extractor(tuning)
+    options = TrainingOptions(**{"epochs": 3, "batch_size": 4, "lr": 0.05, **training})
+    return extractor, GrowingHeads(24, HeadOptions()), FineTuning(extractor, options, AUGMENT, seed, Progress())
+
+
+def equal(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_one_epoch_is_plain_sgd(make_extractor, make_task):
+    """The same epoch by hand, with torch's own optimiser."""
+    task = make_task(2, ("a", "b"), 5)
+    extractor, heads, tuning = start(make_extractor)
+    tuning.epoch(task, 1, heads)
+    tuning.finish(task, heads, [0, 1])
+
+    other = make_extractor().train()
+    head = heads.new_head(2, generator(3, "head", 2))
+    parameters = [*other.tuned_parameters().values(), *head.parameters()]
+    optimiser = torch.optim.SGD(parameters, lr=cosine(0.05, 1e-6, 1 / 3), momentum=0.9, weight_decay=5e-4)
+    boxes, flips = draw_crops(task.train.pixels.sizes, AUGMENT, generator(3, "augment", 2, 1))
+    for index in torch.randperm(10, generator=generator(3, "shuffle", 2, 1)).split(4):
+        views = training_view(task.train.pixels[index], boxes[index], flips[index], other.preprocessing)
+        loss = functional.cross_entropy(head(other(views)), task.train.labels[index])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert equal(extractor.tensors(), other.tensors())
+    assert torch.equal(heads.tasks[0].weight, head.weight)
+
+
+def test_training_learns(make_extractor, make_task):
+    task = make_task(0, ("a", "b", "c"), 8)
+    _, heads, tuning = start(make_extractor, epochs=6)
+    measured = [tuning.epoch(task, epoch, heads) for epoch in range(6)]
+    assert measured[-1]["loss"] < measured[0]["loss"]
+    assert measured[-1]["accuracy"] > 0.6
+    assert heads.sizes == []
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_a_restart_after_any_epoch_changes_nothing(make_extractor, make_task, make_tuning, optimiser):
+    task = make_task(1, ("a", "b"), 5)
+    tuning_options = make_tuning("lora", dropout=0.3, feature_norm=True)
+    settings = {"optimiser": optimiser, "lr": 0.01}
+    extractor, heads, tuning = start(make_extractor, tuning_options, **settings)
+    for epoch in range(3):
+        tuning.epoch(task, epoch, heads)
+    expected = extractor.tensors()
+    tuning.finish(task, heads, [0, 1])
+
+    stored = {}
+    for epoch in range(3):  # every epoch in a new process, as it were
+        again, other_heads, resumed = start(make_extractor, tuning_options, **settings)
+        resumed.load(stored)
+        assert resumed.state() is stored
+        resumed.epoch(task, epoch, other_heads)
+        stored = resumed.state()
+    assert equal(again.tensors(), expected)
+    again, other_heads, resumed = start(make_extractor, tuning_options, **settings)
+    resumed.load(stored)
+    resumed.finish(task, other_heads, [0, 1])
+    assert equal(again.tensors(), expected)
+    assert torch.equal(other_heads.tasks[0].weight, heads.tasks[0].weight)
+    assert resumed.state() == {}
+
+
+def test_the_state_holds_the_optimisers_memory(make_extractor, make_task):
+    task = make_task(0, ("a", "b"), 3)
+    _, heads, tuning = start(make_extractor)
+    assert tuning.state() == {}
+    tuning.epoch(task, 0, heads)
+    assert {name.partition(".")[0] for name in tuning.state()} == {"tuned", "head", "optimiser"}
+    assert all(isinstance(each, torch.Tensor) for each in tuning.state().values())
+
+
+def test_only_new_classes_enter_the_heads(make_extractor, make_task):
+    task = make_task(0, ("a", "b", "c"), 3)
+    _, heads, tuning = start(make_extractor)
+    tuning.epoch(task, 0, heads)
+    rows = tuning.state()["head.weight"]
+    tuning.finish(task, heads, [2, 0])
+    assert torch.equal(heads.tasks[0].weight, rows[[2, 0]])
+    tuning.epoch(task, 0, heads)
+    tuning.finish(task, heads, [])
+    assert heads.sizes == [2]
+
+
+def test_distillation_pulls_towards_the_teacher(make_extractor, make_task):
+    task = make_task(0, ("a", "b"), 5)
+    distances = []
+    for weight in (0.0, 5.0):
+        extractor, heads, tuning = start(make_extractor, distillation=weight)
+        teacher = extractor.tensors()
+        views = extractor.evaluation_views(task.train.pixels)
+        with torch.no_grad():
+            before = extractor.eval()(views)
+            for epoch in range(3):
+                with torch.enable_grad():
+                    tuning.epoch(task, epoch, heads, teacher)
+            distances.append(float((extractor(views) - before).norm()))
+    assert distances[1] < 0.7 * distances[0]
+
+
+def test_the_extractor_is_left_in_evaluation_mode(make_extractor, make_task):
+    extractor, heads, tuning = start(make_extractor)
+    tuning.epoch(make_task(0, ("a", "b"), 2), 0, heads)
+    assert not extractor.training
+
+
+def test_the_schedule():
+    assert cosine(0.5, 0.1, 0) == pytest.approx(0.5)
+    assert cosine(0.5, 0.1, 0.5) == pytest.approx(0.3)
+    assert cosine(0.5, 0.1, 1) == pytest.approx(0.1)
