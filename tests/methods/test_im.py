@@ -1,0 +1,517 @@
+"""Incremental merging: what a task does, and that every option changes a number."""
+
+import pytest
+import torch
+
+from lca.alignment import AlignmentOptions
+from lca.config import AugmentOptions, TrainingOptions
+from lca.drift import DriftOptions, drifts
+from lca.features import extract
+from lca.files import State, load_state, save_state
+from lca.gaussians import CovarianceOptions, GaussianMemory
+from lca.heads import HeadOptions
+from lca.methods import methods
+from lca.methods.im import ImOptions, IncrementalMerging
+from lca.progress import Progress
+from lca.tuning.lora import LoraOptions
+
+ALIGN = {"name": "a", "samples": 24, "epochs": 2, "per_class": 6, "batch_size": 16, "lr": 0.05}
+TASKS = (("a", "b"), ("c", "d"), ("e", "f"))
+
+
+def learn(method, task, classes):
+    classes += [name for name in task.classes if name not in classes]
+    for phase in method.phases(task, [classes.index(name) for name in task.classes]):
+        for step in range(phase.steps):
+            phase.run(step)
+    method.finish_task()
+
+
+@pytest.fixture
+def run(make_setting, make_task, make_images):
+    """Learn tasks; gives the method and its logits for test images of all classes, per branch."""
+
+    def go(options, tasks=TASKS, per_class=5, **setting):
+        method = IncrementalMerging(make_setting(**setting), ImOptions(**options))
+        classes = []
+        for index, names in enumerate(tasks):
+            learn(method, make_task(index, names, per_class), classes)
+        images = make_images(tuple(classes), 3, seed=77)
+        features = extract(method.setting.extractor, images, Progress(), "test")
+        logits = {branch: method.logits(features, branch) for branch in method.branches()}
+        for each in logits.values():
+            assert each.shape == (3 * len(classes), len(classes))
+            assert each.isfinite().all()
+        return method, logits
+
+    return go
+
+
+def options(align=None, **changes):
+    return {"align": [{**ALIGN, **(align or {})}], **changes}
+
+
+def differ(one, two):
+    return not torch.allclose(one, two, rtol=0, atol=1e-6)
+
+
+# Every option changes a number: (base, change) of the option sections
+
+ALIGNMENT = {
+    "kind": ({}, {"kind": "lda"}),
+    "robustness": ({}, {"robustness": 1.0}),
+    "entropy": ({}, {"entropy": 1.0}),
+    "logit_norm": ({}, {"logit_norm": 0.1}),
+    "nearest_mean_filter": ({}, {"nearest_mean_filter": True}),
+    "average": ({"batches": "random"}, {"average": "samples", "batches": "random"}),
+    "samples": ({}, {"samples": 30}),
+    "epochs": ({}, {"epochs": 3}),
+    "batches": ({}, {"batches": "random"}),
+    "per_class": ({}, {"per_class": 4}),
+    "batch_size": ({"batches": "random"}, {"batches": "random", "batch_size": 8}),
+    "lr": ({}, {"lr": 0.02}),
+    "momentum": ({}, {"momentum": 0.5}),
+    "weight_decay": ({}, {"weight_decay": 0.1}),
+    "start": ({}, {"start": "restart"}),
+    "train_heads": ({}, {"train_heads": (-1,)}),
+    "first_task": ({}, {"first_task": True}),
+    "shrinkage": ({"start": "lda"}, {"start": "lda", "shrinkage": 0.9}),
+    "statistics": ({}, {"statistics": "before"}),
+    "covariance": ({}, {"covariance": {"kind": "diagonal"}}),
+    "drift": ({}, {"drift": {"model": "affine"}}),
+}
+COVARIANCE = {
+    "kind": ({}, {"kind": "shared"}),
+    "ridge": ({}, {"ridge": 0.5}),
+    "unbiased": ({}, {"unbiased": False}),
+    "rank": ({}, {"rank": 2}),
+    "energy": ({}, {"energy": 0.5}),
+}
+DRIFT = {
+    "model": ({}, {"model": "mean_shift"}),
+    "strength": ({"model": "affine"}, {"model": "affine", "strength": 3.0}),
+    "bandwidth": ({"model": "mean_shift"}, {"model": "mean_shift", "bandwidth": 0.1}),
+}
+MERGE = {
+    "operator": ({}, {"operator": "max_abs"}),
+    "alpha": ({}, {"alpha": 0.5}),
+    "keep": ({"operator": "ties"}, {"operator": "ties", "keep": 0.9}),
+}
+HEAD = {
+    "name": ({}, {"name": "cosine"}),
+    "bias": ({}, {"bias": True}),
+    "hidden": ({"name": "mlp"}, {"name": "mlp", "hidden": 7}),
+    "scale": ({"name": "cosine"}, {"name": "cosine", "scale": 5.0}),
+}
+TRAINING = {
+    "epochs": ({}, {"epochs": 3}),
+    "batch_size": ({}, {"batch_size": 3}),
+    "optimiser": ({}, {"optimiser": "adamw"}),
+    "lr": ({}, {"lr": 0.02}),
+    "final_lr": ({}, {"final_lr": 0.04}),
+    "momentum": ({}, {"momentum": 0.5}),
+    "weight_decay": ({}, {"weight_decay": 0.1}),
+    "distillation": ({}, {"distillation": 2.0}),
+}
+AUGMENT = {
+    "crop_scale": ({}, {"crop_scale": (0.1, 0.3)}),
+    "crop_ratio": ({}, {"crop_ratio": (1.0, 1.0)}),
+    "flip": ({}, {"flip": False}),
+}
+LORA = {
+    "targets": ({}, {"targets": ("fc1",)}),
+    "rank": ({}, {"rank": 2}),
+    "alpha": ({}, {"alpha": 2.0}),
+    "dropout": ({}, {"dropout": 0.5}),
+    "feature_norm": ({}, {"feature_norm": True}),
+}
+METHOD = {
+    "merge": ({}, {"merge": {"operator": "mean"}}),
+    "init_from": ({}, {"init_from": "previous"}),
+    "head": ({}, {"head": {"name": "mlp"}}),
+    "align": ({}, {"align": [{**ALIGN, "kind": "none"}]}),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "cases", "besides"),
+    [
+        (AlignmentOptions, ALIGNMENT, {"name"}),
+        (CovarianceOptions, COVARIANCE, set()),
+        (DriftOptions, DRIFT, set()),
+        (ImOptions.model_fields["merge"].annotation, MERGE, set()),
+        (HeadOptions, HEAD, set()),
+        (TrainingOptions, TRAINING, set()),
+        (AugmentOptions, AUGMENT, set()),
+        (LoraOptions, LORA, {"name"}),
+        (ImOptions, METHOD, {"name"}),
+    ],
+)
+def test_no_option_is_forgotten(model, cases, besides):
+    assert set(cases) | besides == set(model.model_fields)
+
+
+@pytest.mark.parametrize("key", ALIGNMENT)
+def test_every_alignment_option_changes_a_number(run, key):
+    base, change = ALIGNMENT[key]
+    tight = {"covariance": {"ridge": 1.0}} if key == "nearest_mean_filter" else {}
+    one, two = (run(options({**tight, **each}))[1]["a"] for each in (base, change))
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", COVARIANCE)
+def test_every_covariance_option_changes_a_number(run, key):
+    one, two = (run(options({"covariance": each}))[1]["a"] for each in COVARIANCE[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", DRIFT)
+def test_every_drift_option_changes_a_number(run, key):
+    one, two = (run(options({"drift": each}))[1]["a"] for each in DRIFT[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", MERGE)
+def test_every_merge_option_changes_a_number(run, key):
+    one, two = (run(options(merge=each))[1]["a"] for each in MERGE[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", HEAD)
+def test_every_head_option_changes_a_number(run, key):
+    one, two = (run(options(head=each))[1]["a"] for each in HEAD[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", TRAINING)
+def test_every_training_option_changes_a_number(run, key):
+    base = {"epochs": 2, "batch_size": 4, "lr": 0.05}
+    one, two = (run(options(), training=TrainingOptions(**{**base, **each}))[1]["a"] for each in TRAINING[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", AUGMENT)
+def test_every_augmentation_option_changes_a_number(run, key):
+    base = {"crop_scale": (0.5, 1.0)}
+    one, two = (run(options(), augment=AugmentOptions(**{**base, **each}))[1]["a"] for each in AUGMENT[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", LORA)
+def test_every_lora_option_changes_a_number(run, make_tuning, key):
+    one, two = (run(options(), tuning=make_tuning("lora", **each))[1]["a"] for each in LORA[key])
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", METHOD)
+def test_every_option_of_the_method_changes_a_number(run, key):
+    one, two = (run({**options(), **each})[1]["a"] for each in METHOD[key])
+    assert differ(one, two)
+
+
+def test_the_seed_changes_numbers_and_nothing_else_does(run):
+    once, again, other = (run(options(), seed=seed)[1]["a"] for seed in (3, 3, 4))
+    assert torch.equal(once, again)
+    assert differ(once, other)
+
+
+# Operators and starts
+
+
+@pytest.mark.parametrize("start", ["merged", "previous", "base"])
+def test_fine_tuning_starts_where_it_should(run, start, make_task):
+    """With the operator `last`, the learnt vector is the last task's own; `first` shows the others' influence."""
+    method, _ = run(options(init_from=start, merge={"operator": "first"}))
+    began = []
+    task = make_task(3, ("g", "h"))
+    original = method.training.epoch
+
+    def spy(*arguments, **named):
+        began.append(method.setting.extractor.tensors())
+        return original(*arguments, **named)
+
+    method.training.epoch = spy
+    previous, merged, base = method.previous, method.merge.parameters(), method.merge.base
+    learn(method, task, list("abcdef"))
+    expected = {"merged": merged, "previous": previous, "base": base}[start]
+    assert all(torch.equal(began[0][name], expected[name]) for name in began[0])
+    assert bool(method.previous) == (start == "previous")
+
+
+def test_the_backbone_after_a_task_is_the_merge(run):
+    method, _ = run(options(merge={"operator": "mean", "alpha": 0.7}))
+    tensors, merged = method.setting.extractor.tensors(), method.merge.parameters()
+    assert method.merge.count == 3
+    assert all(torch.equal(tensors[name], merged[name]) for name in tensors)
+
+
+def test_two_vectors_are_stored_however_many_tasks(run):
+    sizes = [run(options(), tasks=TASKS[:count])[0].storage() for count in (1, 3)]
+    for part in ("base", "vector"):
+        assert sizes[0][part] == sizes[1][part]
+    assert "previous" not in sizes[1]
+    assert "features" not in sizes[1]
+    assert "training" not in sizes[1]
+
+
+# The kinds of tasks
+
+
+def test_a_first_task_of_one_class(run):
+    method, logits = run(options(), tasks=(("a",), ("b", "c")))
+    assert method.merge.count == 1
+    assert logits["a"].shape[1] == 3
+
+
+def test_a_later_task_of_one_class_leaves_the_backbone(run, make_task):
+    method, _ = run(options(), tasks=TASKS[:2])
+    before = method.setting.extractor.tensors()
+    learn(method, make_task(2, ("z",)), list("abcd"))
+    after = method.setting.extractor.tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert method.heads.sizes == [2, 2, 1]
+    lengths = torch.cat([head.weight.norm(dim=1) for head in method.heads.tasks[:2]])
+    torch.testing.assert_close(method.heads.tasks[2].weight.norm(dim=1), lengths.mean()[None])
+
+
+def test_a_task_of_known_and_new_classes(run, make_task):
+    method, _ = run(options(), tasks=TASKS[:2])
+    old = method.heads.state()[0]
+    learn(method, make_task(2, ("b", "x", "d", "y"), 4), list("abcd"))
+    assert method.heads.sizes == [2, 2, 2]
+    assert all(torch.equal(method.heads.state()[0][name], tensor) for name, tensor in old.items())
+    counts = {label: each.count for label, each in method.memories["a"].classes.items()}
+    assert counts == {0: 5, 1: 9, 2: 5, 3: 9, 4: 4, 5: 4}
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "cosine", "prototype"])
+def test_a_task_of_known_classes_only(run, make_task, head):
+    method, _ = run(options(head={"name": head}), tasks=TASKS[:2])
+    learn(method, make_task(2, ("c", "a"), 4), list("abcd"))
+    learn(method, make_task(3, ("d",), 2), list("abcd"))
+    assert method.heads.sizes == [2, 2]
+    counts = {label: each.count for label, each in method.memories["a"].classes.items()}
+    assert counts == {0: 9, 1: 5, 2: 9, 3: 7}
+    assert method.merge.count == 3
+
+
+@pytest.mark.parametrize("kind", ["full", "shared", "diagonal"])
+def test_a_class_with_one_image(run, kind):
+    _, logits = run(
+        {
+            "align": [
+                {**ALIGN, "covariance": {"kind": kind}},
+                {"name": "l", "kind": "lda", "covariance": {"kind": kind}},
+            ]
+        },
+        tasks=TASKS[:2],
+        per_class=[5, 1],
+    )
+    assert set(logits) == {"a", "l"}
+
+
+@pytest.mark.parametrize("tasks", [(("a", "b"), ("c", "d")), (("a",), ("b",), ("c",))])
+@pytest.mark.parametrize("align", ["none", "ca", "lca", "lda", "best"])
+def test_one_image_of_every_class(run, tasks, align):
+    run({"align": align}, tasks=tasks, per_class=1)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "cosine", "prototype"])
+def test_every_head_with_every_kind_of_task(run, head):
+    method, logits = run(
+        {"align": ["none", {**ALIGN, "name": "a"}, "lda"], "head": {"name": head}},
+        tasks=(("a", "b"), ("c",), ("d", "e")),
+    )
+    assert method.heads.sizes == [2, 1, 2]
+    assert all(each.shape[1] == 5 for each in logits.values())
+
+
+def test_prototypes_are_the_class_means(run, make_task):
+    method, _ = run(options(head={"name": "prototype"}), tasks=TASKS[:1])
+    features = extract(method.setting.extractor, make_task(0, ("a", "b"), 5).train, Progress(), "x")
+    means = torch.stack([features[:5].mean(0), features[5:].mean(0)])
+    torch.testing.assert_close(method.heads.tasks[0].weight, torch.nn.functional.normalize(means))
+
+
+@pytest.mark.parametrize("name", ["lora", "full", "none"])
+@pytest.mark.parametrize("kind", ["plain", "distilled", "registers_average", "attention_pool"])
+def test_every_tuner_on_every_transformer(run, make_tuning, name, kind):
+    method, _ = run(options(), tasks=TASKS[:2], tuning=make_tuning(name), kind=kind)
+    assert method.merge.count == 2
+
+
+# Branches
+
+
+def test_branches_do_not_influence_each_other_or_the_trunk(run):
+    many, logits = run({"align": ["none", {**ALIGN, "name": "a"}, {**ALIGN, "name": "b", "robustness": 2.0}, "lda"]})
+    alone, own = run({"align": [{**ALIGN, "name": "b", "robustness": 2.0}]})
+    assert torch.equal(logits["b"], own["b"])
+    assert differ(logits["a"], logits["b"])
+    assert all(torch.equal(many.merge.vector[name], each) for name, each in alone.merge.vector.items())
+
+
+def test_branches_with_equal_statistics_share_them(run):
+    align = [
+        {**ALIGN, "name": "a"},
+        {**ALIGN, "name": "b", "robustness": 2.0},
+        {**ALIGN, "name": "c", "statistics": "before"},
+    ]
+    method, _ = run({"align": align}, tasks=TASKS[:2])
+    assert set(method.memories) == {"a", "c"}
+    assert method._memory(method.options.align[1]) is method.memories["a"]
+
+
+def test_the_first_task_is_not_aligned_unless_asked(run):
+    align = [
+        {"name": "none", "kind": "none"},
+        {**ALIGN, "name": "later"},
+        {**ALIGN, "name": "first", "first_task": True},
+    ]
+    _, logits = run({"align": align}, tasks=TASKS[:1])
+    assert torch.equal(logits["none"], logits["later"])
+    assert differ(logits["none"], logits["first"])
+
+
+def test_the_statistics_are_those_of_the_features(run, make_task):
+    """Under the merged backbone for `after`; of all tasks only the last one's can still be computed."""
+    method, _ = run(options(), tasks=TASKS[:2])
+    features = extract(method.setting.extractor, make_task(1, ("c", "d"), 5).train, Progress(), "x")
+    expected = GaussianMemory(CovarianceOptions())
+    expected.observe(2, features[:5])
+    torch.testing.assert_close(method.memories["a"].classes[2].mean, expected.classes[2].mean)
+    torch.testing.assert_close(method.memories["a"].classes[2].factor, expected.classes[2].factor)
+
+
+@pytest.mark.parametrize("model", list(drifts))
+def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
+    method, _ = run(options({"drift": {"model": model}}), tasks=TASKS[:1])
+    task, memory = make_task(1, ("c", "d"), 5), method.memories["a"]
+    old = dict(memory.classes)
+    before = extract(method.setting.extractor, task.train, Progress(), "x")
+    learn(method, task, ["a", "b"])
+    after = extract(method.setting.extractor, task.train, Progress(), "x")
+    transport = drifts[model](before, after, DriftOptions(model=model))
+    for label, gaussian in old.items():
+        torch.testing.assert_close(memory.classes[label].mean, transport.means(gaussian.mean[None])[0])
+        torch.testing.assert_close(memory.classes[label].factor, transport.rows(gaussian.factor))
+    assert differ(before, after)
+    assert differ(memory.means()[0], old[0].mean) == (model != "none")
+
+
+def test_unknown_scores_are_larger_for_strangers(run, make_images):
+    method, _ = run({"align": ["none", {**ALIGN, "name": "a"}]}, tasks=TASKS[:2], per_class=10)
+    images = make_images(("a", "b", "c", "d"), 5, seed=5)
+    known = extract(method.setting.extractor, images, Progress(), "x")
+    strangers = known + 20
+    assert method.unknown_score(known, "none") is None
+    assert method.unknown_score(known, "a").max() < method.unknown_score(strangers, "a").min()
+
+
+# The state
+
+
+def test_the_state_can_be_taken_up_after_every_step(run, make_setting, make_task, make_images, tmp_path):
+    """Every step in a method of its own, through files: bit-equal to the uninterrupted run."""
+    chosen = {
+        "align": [ALIGN, {**ALIGN, "name": "b", "covariance": {"kind": "shared"}, "drift": {"model": "affine"}}],
+        "init_from": "previous",
+    }
+    tasks = (("a", "b"), ("c",), ("b", "d", "e"))
+    _, expected = run(chosen, tasks=tasks)
+    classes, stored = [], None
+    for index, names in enumerate(tasks):
+        task = make_task(index, names, 5)
+        classes += [name for name in names if name not in classes]
+        labels = [classes.index(name) for name in names]
+        steps = [
+            (p, s)
+            for p, phase in enumerate(_phases(make_setting, chosen, stored, task, labels))
+            for s in range(phase.steps)
+        ]
+        for place, step in steps:
+            method = _restored(make_setting, chosen, stored)
+            list(method.phases(task, labels))[place].run(step)
+            save_state(tmp_path, method.state())
+            stored = load_state(tmp_path)
+        method = _restored(make_setting, chosen, stored)
+        method.finish_task()
+        stored = method.state()
+    features = extract(method.setting.extractor, make_images(tuple(classes), 3, seed=77), Progress(), "test")
+    for branch, logits in expected.items():
+        assert torch.equal(method.logits(features, branch), logits)
+
+
+def _restored(make_setting, chosen, stored: State | None):
+    method = IncrementalMerging(make_setting(), ImOptions(**chosen))
+    if stored is not None:
+        method.load_state(stored)
+    return method
+
+
+def _phases(make_setting, chosen, stored, task, labels):
+    return list(_restored(make_setting, chosen, stored).phases(task, labels))
+
+
+def test_the_phases_of_a_task(make_setting, make_task):
+    method = IncrementalMerging(make_setting(), ImOptions(align=["none", "ca", "lda"]))
+    phases = list(method.phases(make_task(0, ("a", "b")), [0, 1]))
+    assert [(phase.name, phase.steps, phase.trunk) for phase in phases] == [
+        ("observe", 1, True),
+        ("finetune", 2, True),
+        ("merge", 1, True),
+        ("statistics", 1, False),
+        ("align ca", 1, False),
+        ("align lda", 1, False),
+    ]
+    names = [phase.name for phase in method.phases(make_task(0, ("a",)), [0])]
+    assert names[:2] == ["observe", "head from mean"]
+
+
+def test_a_trunk_serves_other_branches(run, make_setting, make_task):
+    """Branches on a trunk that was loaded give what a run of their own gives."""
+    whole, _ = run(options(), tasks=TASKS[:1])
+    method = IncrementalMerging(make_setting(), ImOptions(**options()))
+    donor = IncrementalMerging(make_setting(), ImOptions(align=["none"]))
+    task = make_task(0, TASKS[0], 5)
+    for phase in donor.phases(task, [0, 1]):
+        if phase.trunk:
+            for step in range(phase.steps):
+                phase.run(step)
+    method.load_trunk_state(donor.trunk_state())
+    for phase in method.phases(task, [0, 1]):
+        if not phase.trunk:
+            phase.run(0)
+    method.finish_task()
+    one, two = whole.state(), method.state()
+    assert one.meta == two.meta
+    for part, tensors in one.parts.items():
+        assert all(torch.equal(two.parts[part][name], tensor) for name, tensor in tensors.items()), part
+
+
+# Sequential fine-tuning, the baseline
+
+
+@pytest.mark.parametrize("name", ["finetune", "joint"])
+def test_the_baselines_learn_and_resume(make_setting, make_task, make_images, name, tmp_path):
+    made = methods[name]
+    method, classes = made(make_setting(), made.Options()), []
+    for index, names in enumerate((("a", "b"), ("c",), ("b", "d"))):
+        learn(method, make_task(index, names, 5), classes)
+    images = make_images(tuple(classes), 3, seed=77)
+    logits = method.logits(extract(method.setting.extractor, images, Progress(), "x"), "default")
+    assert logits.shape == (12, 4)
+    save_state(tmp_path, method.state())
+    twin = made(make_setting(), made.Options())
+    twin.load_state(load_state(tmp_path))
+    assert torch.equal(twin.logits(extract(twin.setting.extractor, images, Progress(), "x"), "default"), logits)
+    assert twin.storage() == method.storage()
+
+
+def test_a_head_option_of_the_baseline_changes_a_number(make_setting, make_task):
+    made, logits = methods["finetune"], []
+    for head in ("linear", "mlp"):
+        method = made(make_setting(), made.Options(head={"name": head}))
+        learn(method, make_task(0, ("a", "b"), 5), [])
+        logits.append(method.logits(torch.ones(2, 24), "default"))
+    assert differ(*logits)
