@@ -238,6 +238,27 @@ def test_alignment_learns_separable_gaussians_and_leaves_its_input(preset, kind)
         assert (measured["kept"] < 1) == settings.nearest_mean_filter
 
 
+def test_alignment_is_plain_sgd_with_a_cosine_schedule():
+    """The same by hand, with torch's own optimiser and schedule."""
+    memory, features, _ = separable()
+    settings = options(samples=16, per_class=4, epochs=3, lr=0.2, nearest_mean_filter=True)
+    aligned = align(random_heads(), memory, settings, randomness)[0]
+    heads = random_heads().requires_grad_(True)
+    drawn, labels = memory.sample(16, randomness("samples", 0, "cpu"))
+    rows, truth = drawn.flatten(0, 1), labels.repeat_interleave(16)
+    keep = nearest_mean_mask(rows, truth, memory.means())
+    optimiser = torch.optim.SGD(heads.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=3, eta_min=0.0)
+    for epoch in range(3):
+        for index in _batches(6, settings, randomness("batches", epoch, "cpu"), torch.device("cpu")):
+            loss = lca_loss(heads(rows[index]), truth[index], settings, [2, 4], keep[index])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        schedule.step()
+    torch.testing.assert_close(aligned(features), heads(features).detach(), rtol=1e-5, atol=1e-5)
+
+
 def test_alignment_follows_its_randomness_only():
     memory, features, _ = separable()
     once, again = (align(random_heads(), memory, options(epochs=1), randomness)[0] for _ in range(2))
