@@ -56,7 +56,7 @@ class AlignmentOptions(Options):
     train_heads: Literal["all", "none"] | tuple[int, ...] = "all"
     """Which task heads move; numbers count tasks from 0, negative ones from the newest."""
     first_task: bool = False
-    """Whether the first task is aligned as well."""
+    """Whether the first task's heads are aligned as well; closed-form heads always are."""
     shrinkage: float = Field(0.1, ge=0, le=1)
     """LDA: share of the isotropic part in the pooled covariance."""
 
@@ -87,7 +87,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ca": {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"},
     "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
     "lda": {"kind": "lda", "drift": {"model": "affine"}},
-    "best": {"robustness": 0.0, "drift": {"model": "affine"}},
+    "best": {"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True},
 }
 """Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, and what measured best."""
 

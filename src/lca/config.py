@@ -149,6 +149,10 @@ class TrainingOptions(Options):
     """Weight of the mean squared difference to the previous backbone's feature of the same view, from task 2 on."""
 
 
+DEFAULT_NAMES = {"method": "im", "tuning": "lora"}
+"""Sections that name a registered thing, and the thing they mean when they do not say."""
+
+
 class Recipe(Options):
     """One run: everything that influences a number, and where it may not."""
 
@@ -174,14 +178,14 @@ class Recipe(Options):
     def _method(cls, value: Any) -> Any:
         from lca.methods import methods
 
-        return _choose(value, "im", lambda name: methods[name].Options)
+        return _choose(value, DEFAULT_NAMES["method"], lambda name: methods[name].Options)
 
     @field_validator("tuning", mode="before")
     @classmethod
     def _tuning(cls, value: Any) -> Any:
         from lca.tuning import tuners
 
-        return _choose(value, "lora", lambda name: tuners[name].Options)
+        return _choose(value, DEFAULT_NAMES["tuning"], lambda name: tuners[name].Options)
 
     def dump(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe.model_validate` is its inverse."""
@@ -263,13 +267,14 @@ def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        if isinstance(old, str) and isinstance(value, Mapping) and key in {"method", "tuning"}:
-            old = {"name": old}
-        if (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and value.get("name", old.get("name")) == old.get("name")
-        ):
+        if key in DEFAULT_NAMES:
+            named = {"name": value} if isinstance(value, str) else value
+            before = {"name": old} if isinstance(old, str) else old or {}
+            if isinstance(named, Mapping) and isinstance(before, Mapping):
+                name = before.get("name", DEFAULT_NAMES[key])
+                same = named.get("name", name) == name
+                value, old = dict(named), {"name": name, **before} if same else {}
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = merge_mappings(old, value)
         else:
             merged[key] = value

@@ -13,6 +13,7 @@ from lca.device import Compute
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.tuning import tuners
+from lca.tuning.base import overwrite
 
 
 class FeatureExtractor(nn.Module):
@@ -55,9 +56,7 @@ class FeatureExtractor(nn.Module):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tuned values in place."""
-        with torch.no_grad():
-            for name, parameter in self.tuned_parameters().items():
-                parameter.copy_(tensors[name])
+        overwrite(self.tuned_parameters(), tensors)
 
     def forward_with(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
         """Features under other tuned values, without a second transformer (the teacher of distillation)."""

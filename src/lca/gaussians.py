@@ -154,10 +154,10 @@ class GaussianMemory:
         single = [label for label in labels if self.classes[label].count < 2]
         pooled = None
         if self.options.kind == "shared":
-            pooled = self._scaled(self.shared, self.pooled().freedom + 1)
+            pooled = self.shared / self._pooled_root()
         elif single:
             log.info("%d class(es) with one image take the pooled covariance: %s", len(single), single)
-            pooled = self._scaled(self.pooled().factor(), self.pooled().freedom + 1)
+            pooled = self.pooled().factor() / self._pooled_root()
         widest = max(len(row) for label in labels for row in (self.classes[label].mean, self.classes[label].factor))
         size = max(1, 2**24 // (count * widest))
         chunks = [labels[start : start + size] for start in range(0, len(labels), size)]
@@ -199,6 +199,9 @@ class GaussianMemory:
         if self.options.kind != "diagonal":
             return gaussian
         return Gaussian(gaussian.count, gaussian.mean, torch.diag(gaussian.factor))
+
+    def _pooled_root(self) -> float:
+        return math.sqrt(max(sum(each.count - self.options.unbiased for each in self.classes.values()), 1))
 
     def _scaled(self, factor: Tensor, count: int) -> Tensor:
         return factor / math.sqrt(max(count - self.options.unbiased, 1))

@@ -127,8 +127,10 @@ class FineTuning:
         logits = running.head(features)
         loss = functional.cross_entropy(logits, labels)
         if teacher is not None and self._options.distillation:
+            self._extractor.eval()  # the teacher answers without dropout
             with torch.no_grad():
                 target = self._extractor.forward_with(teacher, views)
+            self._extractor.train()
             loss = loss + self._options.distillation * functional.mse_loss(features, target)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()

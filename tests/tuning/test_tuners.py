@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lca.errors import LcaError
 from lca.tuning import tuners
 
 VIEWS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -87,7 +88,7 @@ def test_a_missing_tensor_is_an_error(attach):
     values = tuner.tensors()
     if values:
         values.pop(next(iter(values)))
-        with pytest.raises(KeyError):
+        with pytest.raises(LcaError):
             tuner.load(values)
     else:
         tuner.load({})

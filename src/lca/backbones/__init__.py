@@ -3,6 +3,7 @@
 The embedded model needs no network. Weights can also come from a local safetensors file with timm's key names.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,4 @@ def _triple(values: Any) -> tuple[float, float, float]:
 
 
 def _digest(tensor: Tensor) -> str:
-    import hashlib
-
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()

@@ -39,8 +39,8 @@ class Row:
 HEADER = ("classifier", "runs", "AA", "AA task", "last", "forgets", "MB", "s")
 LEGEND = (
     "AA: mean over tasks of the accuracy on all test images seen so far; AA task: the same with every task counting "
-    "equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In per cent, mean "
-    "± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of the whole run."
+    "equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In per cent, "
+    "mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of the whole run."
 )
 
 

@@ -9,6 +9,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.config import TuningOptions
+from lca.errors import LcaError
 
 
 class Tuner(ABC):
@@ -38,6 +39,18 @@ class Tuner(ABC):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the values in place, so that compiled code and optimisers keep their references."""
-        with torch.no_grad():
-            for name, parameter in self.parameters().items():
-                parameter.copy_(tensors[name])
+        overwrite(self.parameters(), tensors)
+
+
+def overwrite(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into parameters of the same names and shapes; what does not fit is an error."""
+    wrong = [name for name in {*parameters, *tensors} if name not in parameters or name not in tensors]
+    wrong += [name for name, each in parameters.items() if name in tensors and tensors[name].shape != each.shape]
+    if wrong:
+        raise LcaError(
+            f"{len(tensors)} tensors do not fit the {len(parameters)} that are tuned here, for example "
+            f"{sorted(wrong)[0]}: they were made with other tuning options or another backbone"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
