@@ -10,16 +10,15 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn import functional
 
 from lca.alignment import (
-    PRESETS,
     AlignmentOptions,
     _batches,
     align,
-    branch,
     lca_loss,
     lda_heads,
     nearest_mean_mask,
     pairwise_term,
 )
+from lca.branches import PRESETS, branch
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
 from lca.randomness import generator

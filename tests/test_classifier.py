@@ -165,7 +165,7 @@ def test_a_class_can_be_learnt_twice(taught, tmp_path):
     assert model.classes == taught.classes
     assert logits(model).shape == (4, 4)
     assert model.tasks == 4
-    memory = model.method.memories["best"]
+    memory = model.method.branch_set.memories["best"]
     assert {name: memory.classes[label].count for label, name in enumerate(model.classes)} == {
         "green": 5,
         "red": 8,
@@ -186,7 +186,7 @@ def test_a_broken_image_file_among_good_ones_is_left_out(tmp_path):
     (tmp_path / "data" / "red" / "0.png").write_text("broken")
     model = build()
     model.learn(tmp_path / "data")
-    assert model.method.memories["best"].classes[model.classes.index("red")].count == 3
+    assert model.method.branch_set.memories["best"].classes[model.classes.index("red")].count == 3
 
 
 @pytest.mark.parametrize("case", ["nothing", "no folder", "no file", "no image"])

@@ -5,7 +5,7 @@ loss and, by its options, the published code's and plain classifier alignment (C
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -80,29 +80,6 @@ class AlignmentOptions(Options):
     def memory_key(self) -> str:
         """Branches with the same statistics share one set of Gaussians."""
         return f"{self.statistics}:{self.covariance.model_dump_json()}:{self.drift.model_dump_json()}"
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "none": {"kind": "none"},
-    "ca": {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"},
-    "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
-    "lda": {"kind": "lda", "drift": {"model": "affine"}},
-    "best": {"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True},
-}
-"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, and what measured best."""
-
-
-def branch(spec: Any) -> Any:
-    """A branch as the recipe writes it: a preset's name, or a mapping that may start from a preset."""
-    if isinstance(spec, str):
-        spec = {"name": spec, "preset": spec}
-    if isinstance(spec, dict) and "preset" in spec:
-        preset = spec["preset"]
-        if preset not in PRESETS:
-            raise ValueError(f"unknown branch {preset!r}; known: {', '.join(PRESETS)}")
-        own = {key: value for key, value in spec.items() if key != "preset"}
-        return {"name": preset, **PRESETS[preset], **own}
-    return spec
 
 
 def pairwise_term(losses: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -280,7 +280,7 @@ def test_a_task_of_known_and_new_classes(run, make_task):
     learn(method, make_task(2, ("b", "x", "d", "y"), 4), list("abcd"))
     assert method.heads.sizes == [2, 2, 2]
     assert all(torch.equal(method.heads.state()[0][name], tensor) for name, tensor in old.items())
-    counts = {label: each.count for label, each in method.memories["a"].classes.items()}
+    counts = {label: each.count for label, each in method.branch_set.memories["a"].classes.items()}
     assert counts == {0: 5, 1: 9, 2: 5, 3: 9, 4: 4, 5: 4}
 
 
@@ -290,7 +290,7 @@ def test_a_task_of_known_classes_only(run, make_task, head):
     learn(method, make_task(2, ("c", "a"), 4), list("abcd"))
     learn(method, make_task(3, ("d",), 2), list("abcd"))
     assert method.heads.sizes == [2, 2]
-    counts = {label: each.count for label, each in method.memories["a"].classes.items()}
+    counts = {label: each.count for label, each in method.branch_set.memories["a"].classes.items()}
     assert counts == {0: 9, 1: 5, 2: 9, 3: 7}
     assert method.merge.count == 3
 
@@ -358,8 +358,8 @@ def test_branches_with_equal_statistics_share_them(run):
         {**ALIGN, "name": "c", "statistics": "before"},
     ]
     method, _ = run({"align": align}, tasks=TASKS[:2])
-    assert set(method.memories) == {"a", "c"}
-    assert method._memory(method.options.align[1]) is method.memories["a"]
+    assert set(method.branch_set.memories) == {"a", "c"}
+    assert method.branch_set.memory(method.options.align[1].name) is method.branch_set.memories["a"]
 
 
 def test_the_first_task_is_not_aligned_unless_asked(run):
@@ -379,14 +379,14 @@ def test_the_statistics_are_those_of_the_features(run, make_task):
     features = extract(method.setting.extractor, make_task(1, ("c", "d"), 5).train, Progress(), "x")
     expected = GaussianMemory(CovarianceOptions())
     expected.observe(2, features[:5])
-    torch.testing.assert_close(method.memories["a"].classes[2].mean, expected.classes[2].mean)
-    torch.testing.assert_close(method.memories["a"].classes[2].factor, expected.classes[2].factor)
+    torch.testing.assert_close(method.branch_set.memories["a"].classes[2].mean, expected.classes[2].mean)
+    torch.testing.assert_close(method.branch_set.memories["a"].classes[2].factor, expected.classes[2].factor)
 
 
 @pytest.mark.parametrize("model", list(drifts))
 def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
     method, _ = run(options({"drift": {"model": model}}), tasks=TASKS[:1])
-    task, memory = make_task(1, ("c", "d"), 5), method.memories["a"]
+    task, memory = make_task(1, ("c", "d"), 5), method.branch_set.memories["a"]
     old = dict(memory.classes)
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, ["a", "b"])

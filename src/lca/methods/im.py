@@ -5,25 +5,23 @@ statistics and alignment. The first three are the trunk: all branches share them
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import field_validator, model_validator
 from torch import Tensor
 
-from lca.alignment import AlignmentOptions, align, branch
+from lca.alignment import AlignmentOptions
+from lca.branches import BranchSet, branch
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.drift import drifts
 from lca.features import extract
 from lca.files import Part, State
-from lca.gaussians import GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
 from lca.merging import IncrementalMerge, MergeOptions, check_merge
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
-from lca.randomness import generator
 from lca.training import FineTuning
 
 
@@ -71,8 +69,7 @@ class IncrementalMerging(Method):
         self.merge = IncrementalMerge.start(options.merge, extractor.tensors())
         self.previous: dict[str, Tensor] = {}
         self.heads = GrowingHeads(extractor.width, options.head)
-        self.aligned = {each.name: self.heads.copy() for each in options.align if each.kind != "none"}
-        self.memories = {name: GaussianMemory(each.covariance) for name, each in self._statistics().items()}
+        self.branch_set = BranchSet(options.align, self.heads)
         self.tasks = 0
         self.features: Part = {}
         self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
@@ -85,30 +82,22 @@ class IncrementalMerging(Method):
             yield Phase("merge", lambda _: self._merge(task, labels), trunk=True)
         else:  # one class has no cross-entropy gradient: the backbone stays, the head row comes from the class mean
             yield Phase("head from mean", lambda _: self._head_from_mean(task, labels), trunk=True)
-        yield Phase("statistics", lambda _: self._update_statistics())
-        for each in self.options.align:
-            if each.kind != "none":
-                yield Phase(f"align {each.name}", partial(self._align, each, task))
+        yield Phase("statistics", lambda _: self.branch_set.observe(**self.features))
+        for name in self.branch_set.heads:
+            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task))  # type: ignore[misc]
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
-        logits: Tensor = self.aligned.get(branch, self.heads)(features)
-        return logits
+        return self.branch_set.logits(features, branch)
 
     def branches(self) -> list[str]:
         return [each.name for each in self.options.align]
 
     def unknown_score(self, features: Tensor, branch: str) -> Tensor | None:
-        """Squared Mahalanobis distance to the nearest class, per dimension."""
-        memory = next((self._memory(each) for each in self.options.align if each.name == branch), None)
-        if memory is None:
-            return None
-        return memory.mahalanobis(features.cpu()).amin(1) / features.shape[1]
+        return self.branch_set.unknown_score(features, branch)
 
     def finish_task(self) -> None:
         self.features = {}
         self.tasks += 1
-
-    # The trunk
 
     def _observe(self, task: Task, labels: list[int]) -> None:
         """Features of the new images under the merged backbone so far: drift is measured from here."""
@@ -144,50 +133,16 @@ class IncrementalMerging(Method):
                 self._class_means(labels[0], "before"), self.setting.generator("head", task.index)
             )
 
-    # The branches
-
-    def _update_statistics(self) -> None:
-        """Move the old Gaussians with the backbone, then add the task's classes."""
-        before, merged, labels = (self.features[name].cpu() for name in ("before", "merged", "labels"))
-        for name, each in self._statistics().items():
-            memory = self.memories[name]
-            if memory.classes:
-                transport = drifts[each.drift.model](before, merged, each.drift)
-                memory.transport(transport.means, transport.rows)
-            features = merged if each.statistics == "after" else self.features["tuned"].cpu()
-            for label in labels.unique().tolist():
-                memory.observe(label, features[labels == label])
-
-    def _align(self, options: AlignmentOptions, task: Task, step: int) -> dict[str, float]:
-        """Bring the new heads into the branch, then align all of them."""
-        device = self.setting.extractor.compute.device
-        heads = self.heads.copy() if options.start == "restart" else self.aligned[options.name].copy()
-        heads.extend(self.heads)
-        self.aligned[options.name] = heads.to(device)
-        memory = self._memory(options)
-        if memory is None or not (self.tasks or options.first_task or options.kind == "lda"):
-            return {}
-        with self.setting.progress.task(f"task {task.index + 1}, align {options.name}", options.epochs) as advance:
-            self.aligned[options.name], measured = align(
-                self.aligned[options.name],
-                memory.to(device),
-                options,
-                lambda purpose, epoch, on: generator(self.setting.seed, purpose, task.index, epoch, on),
-                lambda: advance(1),
-            )
-        return measured
-
-    def _statistics(self) -> dict[str, AlignmentOptions]:
-        """One set of Gaussians for all branches with the same statistics, named after the first of them."""
-        chosen: dict[str, AlignmentOptions] = {}
-        for each in self.options.align:
-            if each.kind != "none" and each.memory_key not in {other.memory_key for other in chosen.values()}:
-                chosen[each.name] = each
-        return chosen
-
-    def _memory(self, options: AlignmentOptions) -> GaussianMemory | None:
-        named = (name for name, each in self._statistics().items() if each.memory_key == options.memory_key)
-        return self.memories[next(named)] if options.kind != "none" else None
+    def _align(self, name: str, task: Task) -> dict[str, float]:
+        setting = self.setting
+        return self.branch_set.align(
+            name,
+            task.index,
+            first=self.tasks == 0,
+            seed=setting.seed,
+            device=setting.extractor.compute.device,
+            progress=setting.progress,
+        )
 
     def _extract(self, task: Task, when: str) -> Tensor:
         what = f"task {task.index + 1}, features {when}"
@@ -198,8 +153,6 @@ class IncrementalMerging(Method):
         labels, features = self.features["labels"], self.features[when]
         return torch.stack([features[labels == label].mean(0) for label in labels.unique().tolist() if label >= first])
 
-    # The state
-
     def trunk_state(self) -> State:
         heads, heads_meta = self.heads.state()
         parts = {"base": dict(self.merge.base), "vector": dict(self.merge.vector), "previous": self.previous}
@@ -208,26 +161,20 @@ class IncrementalMerging(Method):
 
     def load_trunk_state(self, state: State) -> None:
         device = self.setting.extractor.compute.device
-        parts = {name: {key: each.to(device) for key, each in part.items()} for name, part in state.parts.items()}
-        self.merge = IncrementalMerge(self.options.merge, parts["base"], parts["vector"], state.meta["merged"])
-        self.previous, self.features = parts["previous"], parts["features"]
-        self.tasks = state.meta["tasks"]
-        self.heads.load(parts["heads"], state.meta["heads"])
-        self.training.load(parts["training"])
+
+        def part(name: str) -> Part:
+            return {key: tensor.to(device) for key, tensor in state.parts[name].items()}
+
+        self.merge = IncrementalMerge(self.options.merge, part("base"), part("vector"), state.meta["merged"])
+        self.previous, self.features, self.tasks = part("previous"), part("features"), state.meta["tasks"]
+        self.heads.load(part("heads"), state.meta["heads"])
+        self.training.load(part("training"))
         self.setting.extractor.load(self.merge.parameters())
 
     def state(self) -> State:
-        state = self.trunk_state()
-        for name, heads in self.aligned.items():
-            state.parts[f"heads/{name}"], state.meta[f"heads/{name}"] = heads.state()
-        for name, memory in self.memories.items():
-            state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"] = memory.state()
-        return state
+        trunk, branches = self.trunk_state(), self.branch_set.state()
+        return State(trunk.parts | branches.parts, trunk.meta | branches.meta)
 
     def load_state(self, state: State) -> None:
         self.load_trunk_state(state)
-        for name, heads in self.aligned.items():
-            heads.load(state.parts[f"heads/{name}"], state.meta[f"heads/{name}"])
-            heads.to(self.setting.extractor.compute.device)
-        for name, memory in self.memories.items():
-            memory.load(state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"])
+        self.branch_set.load_state(state, self.setting.extractor.compute.device)

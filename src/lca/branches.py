@@ -1,0 +1,127 @@
+"""Branches: several classifiers on one backbone, each with its own class statistics and its own alignment.
+
+A branch sees the trunk's features and heads and gives nothing back, so any number of them share one training.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.alignment import AlignmentOptions, align
+from lca.drift import drifts
+from lca.files import State
+from lca.gaussians import GaussianMemory
+from lca.heads import GrowingHeads
+from lca.progress import Progress
+from lca.randomness import generator
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "none": {"kind": "none"},
+    "ca": {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"},
+    "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
+    "lda": {"kind": "lda", "drift": {"model": "affine"}},
+    "best": {"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True},
+}
+"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, and what measured best."""
+
+
+def branch(spec: Any) -> Any:
+    """A branch as the recipe writes it: a preset's name, or a mapping that may start from a preset."""
+    if isinstance(spec, str):
+        spec = {"name": spec, "preset": spec}
+    if isinstance(spec, dict) and "preset" in spec:
+        preset = spec["preset"]
+        if preset not in PRESETS:
+            raise ValueError(f"unknown branch {preset!r}; known: {', '.join(PRESETS)}")
+        own = {key: value for key, value in spec.items() if key != "preset"}
+        return {"name": preset, **PRESETS[preset], **own}
+    return spec
+
+
+class BranchSet:
+    """The branches of a method: the heads and Gaussians that differ from branch to branch.
+
+    Branches with the same statistics share one set of Gaussians, named after the first of them. A branch of kind
+    `none` has neither: it answers with the trunk's heads as they were trained.
+    """
+
+    def __init__(self, options: Sequence[AlignmentOptions], trunk: GrowingHeads) -> None:
+        self.options = {each.name: each for each in options}
+        self.trunk = trunk
+        self.heads = {each.name: trunk.copy() for each in options if each.kind != "none"}
+        self.memories: dict[str, GaussianMemory] = {}
+        self._memory_of: dict[str, str] = {}
+        first_with: dict[str, str] = {}
+        for name in self.heads:
+            first = first_with.setdefault(self.options[name].memory_key, name)
+            self._memory_of[name] = first
+            if first == name:
+                self.memories[name] = GaussianMemory(self.options[name].covariance)
+
+    def memory(self, name: str) -> GaussianMemory | None:
+        """The Gaussians a branch uses, or None for kind `none`."""
+        return self.memories[self._memory_of[name]] if name in self._memory_of else None
+
+    def observe(self, labels: Tensor, before: Tensor, tuned: Tensor, merged: Tensor) -> None:
+        """Move the old Gaussians with the backbone, then add the classes of a task.
+
+        The features are those of the task's images under the last merged backbone, the task's own and the new one.
+        """
+        labels, before, tuned, merged = labels.cpu(), before.cpu(), tuned.cpu(), merged.cpu()
+        for name, memory in self.memories.items():
+            options = self.options[name]
+            if memory.classes:
+                transport = drifts[options.drift.model](before, merged, options.drift)
+                memory.transport(transport.means, transport.rows)
+            features = merged if options.statistics == "after" else tuned
+            for label in labels.unique().tolist():
+                memory.observe(label, features[labels == label])
+
+    def align(
+        self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress
+    ) -> dict[str, float]:
+        """Bring the trunk's new heads into a branch, then align all of its heads; returns what was measured.
+
+        The draws depend on the task only: branches that differ in an option are compared on the same samples.
+        """
+        options, memory = self.options[name], self.memory(name)
+        heads = self.trunk.copy() if options.start == "restart" else self.heads[name]
+        heads.extend(self.trunk)
+        self.heads[name] = heads.to(device)
+        if memory is None or (first and not options.first_task and options.kind != "lda"):
+            return {}
+        with progress.task(f"task {task + 1}, align {name}", options.epochs) as advance:
+            self.heads[name], measured = align(
+                heads,
+                memory.to(device),
+                options,
+                lambda purpose, epoch, on: generator(seed, purpose, task, epoch, on),
+                lambda: advance(1),
+            )
+        return measured
+
+    def logits(self, features: Tensor, name: str) -> Tensor:
+        logits: Tensor = self.heads.get(name, self.trunk)(features)
+        return logits
+
+    def unknown_score(self, features: Tensor, name: str) -> Tensor | None:
+        """Squared Mahalanobis distance to the nearest class, per dimension; None without statistics."""
+        memory = self.memory(name)
+        return None if memory is None else memory.mahalanobis(features.cpu()).amin(1) / features.shape[1]
+
+    def state(self) -> State:
+        state = State()
+        for name, heads in self.heads.items():
+            state.parts[f"heads/{name}"], state.meta[f"heads/{name}"] = heads.state()
+        for name, memory in self.memories.items():
+            state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"] = memory.state()
+        return state
+
+    def load_state(self, state: State, device: torch.device) -> None:
+        for name, heads in self.heads.items():
+            heads.load(state.parts[f"heads/{name}"], state.meta[f"heads/{name}"])
+            heads.to(device)
+        for name, memory in self.memories.items():
+            memory.load(state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"])
