@@ -64,6 +64,10 @@ class BranchSet:
         """The Gaussians a branch uses, or None for kind `none`."""
         return self.memories[self._memory_of[name]] if name in self._memory_of else None
 
+    def parts_of(self, name: str) -> set[str]:
+        """The parts of the state that belong to a branch."""
+        return {f"heads/{name}", f"gaussians/{self._memory_of[name]}"} if name in self._memory_of else set()
+
     def observe(self, labels: Tensor, before: Tensor, tuned: Tensor, merged: Tensor) -> None:
         """Move the old Gaussians with the backbone, then add the classes of a task.
 

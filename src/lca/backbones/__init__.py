@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 import yaml
 from timm.models import VisionTransformer
 from torch import Tensor
@@ -87,6 +88,13 @@ def _timm_model(options: BackboneOptions) -> tuple[VisionTransformer, dict[str, 
             f"backbone {options.name!r} does not say which weights: what a bare name means has changed between timm "
             f"releases. Full tags: {full}"
         )
+    with torch.device("meta"):  # the shape alone, to know its class before anything is downloaded
+        kind = type(timm.create_model(options.name, num_classes=0))
+    if not issubclass(kind, VisionTransformer):
+        raise LcaError(
+            f"{options.name} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
+            "(vit_*, deit_*, and others of that class)"
+        )
     try:
         vit = timm.create_model(options.name, pretrained=options.weights is None, num_classes=0)
     except (OSError, RuntimeError) as error:
@@ -94,11 +102,6 @@ def _timm_model(options: BackboneOptions) -> tuple[VisionTransformer, dict[str, 
             f"the weights of {options.name} could not be fetched ({type(error).__name__}: {error}). Without a network, "
             "give a local file: backbone.weights=PATH.safetensors"
         ) from error
-    if not isinstance(vit, VisionTransformer):
-        raise LcaError(
-            f"{options.name} is a {type(vit).__name__}; the tuners here are made for timm's VisionTransformer "
-            "(vit_*, deit_*, and others of that class)"
-        )
     card = vit.pretrained_cfg
     return vit, {
         "size": card["input_size"][-1],

@@ -119,6 +119,7 @@ def sweep_command(
 def show_command(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, sweep folders or pack files.")],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table instead.")] = False,
+    pivot: Annotated[bool, typer.Option("--pivot", help="Markdown: a line per branch, a column per cell.")] = False,
 ) -> None:
     """Show the results of runs again.
 
@@ -127,10 +128,12 @@ def show_command(
       lca show runs/demo
 
       lca show runs/best runs/paper --markdown
+
+      lca show results/tune-best.json --pivot
     """
     from lca.files import read_json
     from lca.report.tables import markdown as as_markdown
-    from lca.report.tables import print_rows, rows_of
+    from lca.report.tables import pivot_markdown, print_rows, rows_of
 
     pairs: list[tuple[str, Any]] = []
     for path in paths:
@@ -143,7 +146,9 @@ def show_command(
     if not pairs:
         raise LcaError("there are no finished runs to show")
     rows = rows_of(pairs)
-    if markdown:
+    if pivot:
+        print(pivot_markdown(rows), end="")
+    elif markdown:
         print(as_markdown(rows), end="")
     else:
         print_rows(rows, ", ".join(str(path) for path in paths))

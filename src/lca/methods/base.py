@@ -102,6 +102,6 @@ class Method(ABC):
         """How far features lie from every known class, or None if the branch keeps no statistics."""
         return None
 
-    def storage(self) -> dict[str, int]:
-        """Bytes by part, as they lie on disk."""
+    def storage(self, branch: str | None = None) -> dict[str, int]:
+        """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""
         return self.state().bytes_by_part()

@@ -95,6 +95,13 @@ class IncrementalMerging(Method):
     def unknown_score(self, features: Tensor, branch: str) -> Tensor | None:
         return self.branch_set.unknown_score(features, branch)
 
+    def storage(self, branch: str | None = None) -> dict[str, int]:
+        sizes = super().storage()
+        if branch is None:
+            return sizes
+        own = self.branch_set.parts_of(branch)
+        return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
+
     def finish_task(self) -> None:
         self.features = {}
         self.tasks += 1

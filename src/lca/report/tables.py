@@ -1,5 +1,6 @@
 """Tables of results: on a terminal and as Markdown."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,15 @@ from lca.evaluation.accuracy import mean_and_deviation
 class Row:
     """One classifier: the runs of one label and branch, over seeds."""
 
-    label: str
+    group: str
+    branch: str
     metrics: list[dict[str, Any]]
     seconds: float
     bytes: int
+
+    @property
+    def label(self) -> str:
+        return self.group if self.branch == "default" and self.group else f"{self.group} {self.branch}".strip()
 
     def cell(self, *path: str) -> str:
         """Mean over seeds, with the standard deviation where there are several."""
@@ -37,29 +43,40 @@ class Row:
 
 
 HEADER = ("classifier", "runs", "AA", "AA task", "last", "forgets", "MB", "s")
+_AVERAGE, _LAST = ("average_accuracy", "sample_weighted"), ("last_accuracy", "sample_weighted")
 LEGEND = (
     "AA: mean over tasks of the accuracy on all test images seen so far; AA task: the same with every task counting "
     "equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In per cent, "
-    "mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of the whole run."
+    "mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, alignment and test."
 )
 
 
 def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
     """Rows from (label, results) pairs; runs of one label are seeds of one row, every branch is a row of its own."""
-    grouped: dict[str, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for label, results in runs:
         for branch in results["branches"]:
-            alone = len(results["branches"]) == 1
-            grouped[label if alone and branch == "default" else f"{label} {branch}".strip()].append((branch, results))
+            grouped[label, branch].append(results)
     return [
         Row(
             label,
-            [results["branches"][branch]["metrics"] for branch, results in members],
-            sum(sum(results["seconds"].values()) for _, results in members) / len(members),
-            sum(sum(results["storage_bytes"].values()) for _, results in members) // len(members),
+            branch,
+            [results["branches"][branch]["metrics"] for results in members],
+            sum(_seconds(results, branch) for results in members) / len(members),
+            sum(_bytes(results, branch) for results in members) // len(members),
         )
-        for label, members in grouped.items()
+        for (label, branch), members in grouped.items()
     ]
+
+
+def _seconds(results: Mapping[str, Any], branch: str) -> float:
+    """Time of the trunk and of this branch's alignment; other branches on the same trunk do not count."""
+    others = {f"align {name}" for name in results["branches"] if name != branch}
+    return sum(seconds for phase, seconds in results["seconds"].items() if phase not in others)
+
+
+def _bytes(results: Mapping[str, Any], branch: str) -> int:
+    return sum(results["branches"][branch].get("storage_bytes", results["storage_bytes"]).values())
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
@@ -67,9 +84,9 @@ def cells_of(row: Row) -> tuple[str, ...]:
     return (
         row.label,
         str(len(row.metrics)),
-        row.cell("average_accuracy", "sample_weighted"),
+        row.cell(*_AVERAGE),
         row.cell("average_accuracy", "task_mean"),
-        row.cell("last_accuracy", "sample_weighted"),
+        row.cell(*_LAST),
         row.cell("forgetting"),
         f"{row.bytes / 1e6:.2f}",
         f"{row.seconds:.0f}",
@@ -82,15 +99,26 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{LEGEND}\n"
 
 
+def pivot_markdown(rows: Sequence[Row]) -> str:
+    """A Markdown table with a line per branch and a column per label: AA / last, as in the plain table."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    cells = {(row.branch, row.group): f"{row.cell(*_AVERAGE)} / {row.cell(*_LAST)}" for row in rows}
+    branches = list(dict.fromkeys(row.branch for row in rows))
+    lines = [["AA / last", *groups], ["---"] * (len(groups) + 1)]
+    lines += [[branch, *(cells.get((branch, group), "") for group in groups)] for branch in branches]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
 def print_rows(rows: Sequence[Row], title: str) -> None:
     """A table, and the accuracy of every classifier after each task."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     table = Table(title=title)
     for name in HEADER:
-        table.add_column(name, justify="left" if name == "classifier" else "right", no_wrap=True)
+        label = name == "classifier"
+        table.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
     for row in rows:
         table.add_row(*cells_of(row))
     console.print(table)

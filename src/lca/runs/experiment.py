@@ -221,7 +221,12 @@ class _Experiment:
             | {"lca": lca.__version__, "python": platform.python_version()},
             "machine": self.classifier.compute.describe(),
             "branches": {
-                branch: {"correct": record.correct, "metrics": record.metrics()} for branch, record in branches.items()
+                branch: {
+                    "correct": record.correct,
+                    "metrics": record.metrics(),
+                    "storage_bytes": self.classifier.method.storage(branch),
+                }
+                for branch, record in branches.items()
             },
             "storage_bytes": self.classifier.memory(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},

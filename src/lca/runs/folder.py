@@ -22,7 +22,7 @@ import yaml
 
 from lca.config import Recipe, differences
 from lca.errors import LcaError
-from lca.files import read_json, write_atomic
+from lca.files import has_state, read_json, write_atomic
 
 
 class RunFolder:
@@ -81,7 +81,8 @@ class RunFolder:
 
     def _check_recipe(self, recipe: Recipe) -> None:
         content = recipe.dump()
-        if not self.recipe.exists():
+        begun = has_state(self.checkpoint) or self.results.exists()
+        if not begun or not self.recipe.exists():  # a run that failed before its first checkpoint binds nobody
             write_atomic(self.recipe, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
             return
         changed = differences(yaml.safe_load(self.recipe.read_text(encoding="utf-8")), content)
