@@ -151,11 +151,16 @@ def nearest_mean_mask(samples: Tensor, labels: Tensor, means: Tensor) -> Tensor:
 
 
 def lda_heads(memory: GaussianMemory, heads: GrowingHeads, shrinkage: float) -> GrowingHeads:
-    """Linear discriminant analysis in closed form: w_c = Σ⁻¹ μ_c, b_c = -½ μ_cᵀ Σ⁻¹ μ_c, Σ pooled and shrunk."""
+    """Linear discriminant analysis in closed form: w_c = Σ⁻¹ (μ_c - μ̄), b_c = -½ w_cᵀ (μ_c + μ̄), Σ pooled and shrunk.
+
+    μ̄, the mean of the class means, only takes the same amount from all logits of an image. Without that, logits in
+    the thousands would leave float32 no digits for their differences.
+    """
     means = memory.means().double()
+    centre = means.mean(0)
     covariance = memory.pooled().shrunk(shrinkage, memory.options.ridge)
-    weight = torch.linalg.solve(covariance, means.T).T
-    bias = -0.5 * (weight * means).sum(1)
+    weight = torch.linalg.solve(covariance, (means - centre).T).T
+    bias = -0.5 * (weight * (means + centre)).sum(1)
     return linear_heads(weight.float(), bias.float(), heads.sizes, heads)
 
 

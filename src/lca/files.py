@@ -116,7 +116,7 @@ def save_state(folder: Path, state: State) -> None:
             write_atomic(folder / names[part], content)
     write_json(folder / "state.json", {"format": FORMAT, "parts": names, "meta": state.meta})
     keep = set(names.values())
-    for stale in folder.glob("*.safetensors"):
+    for stale in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):  # replaced, or left by a killed write
         if stale.name not in keep:
             stale.unlink(missing_ok=True)
 

@@ -38,11 +38,21 @@ class ClosedError(RuntimeError):
     """Images were read after their task was over."""
 
 
-class ImageSet:
-    """Labelled images of named classes. After `close` nothing can be read: earlier tasks stay out of reach."""
+class _Lifetime:
+    """Shared by a set of images and all sets made of it."""
 
-    def __init__(self, pixels: Pixels, labels: Tensor, classes: tuple[str, ...]) -> None:
+    over = False
+
+
+class ImageSet:
+    """Labelled images of named classes. After `close` nothing can be read, nor from the sets made of it: earlier tasks
+    stay out of reach."""
+
+    def __init__(
+        self, pixels: Pixels, labels: Tensor, classes: tuple[str, ...], within: tuple[_Lifetime, ...] = ()
+    ) -> None:
         self._content: tuple[Pixels, Tensor] | None = (pixels, labels)
+        self._lifetimes = (*within, _Lifetime())
         self.classes = classes
 
     @property
@@ -58,19 +68,20 @@ class ImageSet:
         return len(self.labels)
 
     def subset(self, index: Tensor) -> "ImageSet":
-        return ImageSet(self.pixels[index], self.labels[index], self.classes)
+        return ImageSet(self.pixels[index], self.labels[index], self.classes, self._lifetimes)
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
         """The images of the named classes, class by class in that order, with labels in that order."""
         position = {name: number for number, name in enumerate(self.classes)}
         rows = [torch.nonzero(self.labels == position[name])[:, 0] for name in names]
         labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
-        return ImageSet(self.pixels[torch.cat(rows)], torch.cat(labels), tuple(names))
+        return ImageSet(self.pixels[torch.cat(rows)], torch.cat(labels), tuple(names), self._lifetimes)
 
     def close(self) -> None:
         self._content = None
+        self._lifetimes[-1].over = True
 
     def _open(self) -> tuple[Pixels, Tensor]:
-        if self._content is None:
+        if self._content is None or any(lifetime.over for lifetime in self._lifetimes):
             raise ClosedError("these images belong to a task that is over; a method may read the current task only")
         return self._content

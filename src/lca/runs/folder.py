@@ -39,7 +39,8 @@ class RunFolder:
     @contextmanager
     def hold(self, recipe: Recipe) -> Iterator[None]:
         """Create or take up the folder for a recipe; while it is held, its log takes the package's messages."""
-        if self.path.exists() and not self.recipe.exists() and any(self.path.iterdir()):
+        # a run killed while it made its folder leaves only hidden files: the lock, a half-written recipe
+        if not self.recipe.exists() and any(not path.name.startswith(".") for path in self.path.glob("*")):
             raise LcaError(f"{self.path} exists and is no run folder; choose another place with --out")
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as lock:
@@ -49,16 +50,19 @@ class RunFolder:
                 raise LcaError(
                     f"another process is running in {self.path}; wait for it, or choose another --out"
                 ) from None
+            for leftover in self.path.glob(".*.tmp"):  # of a killed write
+                leftover.unlink()
             self._check_recipe(recipe)
             handler = _LogHandler(self)
             package = logging.getLogger("lca")
             package.addHandler(handler)
-            level, package.level = package.level, logging.INFO
+            level = package.level
+            package.setLevel(logging.INFO)
             try:
                 yield
             finally:
                 package.removeHandler(handler)
-                package.level = level
+                package.setLevel(level)
 
     def finished(self) -> dict[str, Any] | None:
         """The results, if the run is finished."""

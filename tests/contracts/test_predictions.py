@@ -1,0 +1,92 @@
+"""Contracts 1, 2 and 6 over everything registered: batches, saving and loading, and what storage says."""
+
+from functools import cache
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tiny
+from lca.classifier import ContinualClassifier
+from lca.files import read_json
+
+VARIANTS = tiny.variants()
+TASKS = ({"3": 6, "7": 6, "1": 6}, {"9": 6}, {"4": 6, "8": 6})
+TEST = dict.fromkeys("371948", 12)
+
+
+@cache
+def taught(variant):
+    """Three tasks; tests must not teach it further."""
+    model = tiny.classifier(tiny.recipe(VARIANTS[variant]))
+    for number, counts in enumerate(TASKS):
+        model.learn(tiny.task(number, counts))
+    return model
+
+
+def logits(model, pixels):
+    features = model.features(pixels)
+    return {branch: model.logits(features, branch) for branch in model.method.branches()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_prediction_does_not_depend_on_the_batch(variant):
+    model, pixels = taught(variant), tiny.images(TEST, skip=20).pixels
+    alone = [logits(model, pixels[torch.tensor([row])]) for row in range(len(pixels))]
+    assert len(pixels) > 64, "the extraction should need more than one batch"
+    groups = [torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    groups += [*list(torch.arange(len(pixels)).split(7)), torch.tensor([5, 5, 60, 5])]
+    for rows in groups:
+        for branch, found in logits(model, pixels[rows]).items():
+            expected = torch.cat([alone[row][branch] for row in rows.tolist()])
+            scale = max(1.0, float(expected.abs().max()))  # logits of closed-form heads reach the hundreds
+            torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)
+            torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_saved_and_loaded_it_gives_equal_logits(variant, tmp_path):
+    model, pixels = taught(variant), tiny.images(TEST, skip=20).pixels
+    model.save(tmp_path / "model")
+    with tiny.tiny_backbone():
+        loaded = ContinualClassifier.load(tmp_path / "model")
+    before, after = logits(model, pixels), logits(loaded, pixels)
+    assert loaded.classes == model.classes == list(TEST)
+    assert list(before) == list(after)
+    for branch, expected in before.items():
+        assert expected.std() > 0
+        assert torch.equal(after[branch], expected), branch
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_model_is_safetensors_and_json_and_storage_says_its_bytes(variant, tmp_path):
+    model = taught(variant)
+    model.save(tmp_path)
+    files = {path.name for path in tmp_path.rglob("*")}
+    parts = read_json(tmp_path / "state.json")["parts"]
+    assert files == {"state.json", *parts.values()}
+    assert all(name.endswith(".safetensors") for name in parts.values())
+    sizes = {part: sum(t.nbytes for t in load_file(tmp_path / name).values()) for part, name in parts.items()}
+    assert model.memory() == {part: size for part, size in sizes.items() if size}
+    assert sum(model.memory().values()) > 0
+    headers = sum((tmp_path / name).stat().st_size for name in parts.values()) - sum(sizes.values())
+    assert 0 < headers < 0.5 * sum(sizes.values()) + 4096 * len(parts), "there is more in the files than tensors"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_loaded_model_learns_on_as_the_one_that_was_never_saved(variant, tmp_path):
+    """The saved state is all there is to know."""
+    taught(variant).save(tmp_path)
+    more, pixels = {"0": 4, "5": 4, "3": 4}, tiny.images(TEST, skip=20).pixels
+    with tiny.tiny_backbone():
+        first, second = (ContinualClassifier.load(tmp_path) for _ in range(2))
+    first.learn(tiny.task(3, more))
+    first.save(tmp_path / "again")
+    with tiny.tiny_backbone():
+        again = ContinualClassifier.load(tmp_path / "again")
+    second.learn(tiny.task(3, more))
+    expected = logits(second, pixels)
+    for model in (first, again):
+        for branch, found in logits(model, pixels).items():
+            assert found.shape == (len(pixels), 8)
+            assert torch.equal(found, expected[branch]), branch

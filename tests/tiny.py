@@ -1,0 +1,247 @@
+"""Whole runs in a fraction of a second: a tiny transformer, tiny recipes, and child processes that can be killed."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import timm
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import lca.classifier
+import lca.runs.experiment
+from lca.alignment import AlignmentOptions
+from lca.backbones import Backbone
+from lca.classifier import ContinualClassifier
+from lca.config import DataOptions, Recipe, ViewOptions, merge_mappings, validate_recipe
+from lca.data.images import ImageSet
+from lca.data.sources import load_source
+from lca.data.streams import Task
+from lca.data.views import Preprocessing
+from lca.drift import drifts
+from lca.features import FeatureExtractor
+from lca.files import read_json
+from lca.heads import heads
+from lca.merging import operators
+from lca.methods import methods
+from lca.progress import Progress
+from lca.runs.budget import Budget
+from lca.tuning import tuners
+
+QUICK = {"samples": 16, "epochs": 2, "per_class": 4, "batch_size": 16}
+BRANCHES = [
+    "none",
+    {"preset": "ca", **QUICK},
+    {"preset": "lca", **QUICK},
+    {"preset": "lda", "samples": 16},
+    {"preset": "best", **QUICK},
+]
+SMALL_METHOD: dict[str, dict[str, Any]] = {"im": {"align": BRANCHES}}
+"""Options that make a method quick; a method that is not here is tested with its defaults."""
+SMALL_TUNING: dict[str, dict[str, Any]] = {"lora": {"rank": 2, "alpha": 4.0, "dropout": 0.1}}
+RECIPE = {
+    "name": "tiny",
+    "data": {"source": "digits", "tasks": [3, 1, 2, 4], "train_limit": 6},
+    "training": {"epochs": 2, "batch_size": 8, "lr": 0.05},
+    "tuning": {"name": "lora", **SMALL_TUNING["lora"]},
+    "device": "cpu",
+    "seed": 5,
+}
+
+
+def method_section(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, **SMALL_METHOD.get(name, {}), **changes}
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator and drift model.
+
+    They are read from the registries: what is registered is tested.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in methods:
+        fields = methods[name].Options.model_fields
+        found[name] = {"method": method_section(name)}
+        for tuner in tuners:
+            tuning = {"name": tuner, **SMALL_TUNING.get(tuner, {}), "feature_norm": True}
+            found[f"{name}, {tuner}"] = {"method": method_section(name), "tuning": tuning}
+        for head in heads if "head" in fields else ():
+            found[f"{name}, {head} head"] = {"method": method_section(name, head={"name": head, "bias": True})}
+        for operator in operators if "merge" in fields else ():
+            start = "base" if operator == "sum" else "previous"
+            merge = {"merge": {"operator": operator}, "init_from": start}
+            found[f"{name}, {operator}"] = {"method": method_section(name, **merge)}
+        for drift in drifts if "align" in fields else ():
+            branch = {"name": "a", "drift": {"model": drift}, **QUICK}
+            found[f"{name}, drift {drift}"] = {"method": method_section(name, align=[branch])}
+    return found
+
+
+def recipe(*changes: dict[str, Any], **more: Any) -> Recipe:
+    content: dict[str, Any] = RECIPE
+    for change in (*changes, more):
+        content = merge_mappings(content, change)
+    return validate_recipe(content)
+
+
+def branch(name: str, **changes: Any) -> dict[str, Any]:
+    """A quick branch for a recipe."""
+    return AlignmentOptions(name=name, **{**QUICK, **changes}).model_dump(mode="json")
+
+
+def load_tiny_backbone(options: Any = None) -> Backbone:
+    """A real timm transformer in a tiny shape, always with the same weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        vit = timm.create_model(
+            "vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=24, depth=2, num_heads=2, num_classes=0
+        )
+        for parameter in vit.parameters():  # zeros and ones of the initialisation would hide mistakes
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    half = (0.5, 0.5, 0.5)
+    return Backbone(vit.requires_grad_(False).eval(), Preprocessing(16, half, half, "bilinear"), "tiny", "0" * 64)
+
+
+@cache
+def digits() -> ImageSet:
+    return load_source(DataOptions(), 0, 16, Progress()).train
+
+
+def images(counts: Mapping[str, int], skip: int = 0) -> ImageSet:
+    """The first images of each digit named, after leaving out `skip` of them."""
+    chosen = digits().of_classes(list(counts))
+    rows = [torch.nonzero(chosen.labels == n)[skip : skip + count, 0] for n, count in enumerate(counts.values())]
+    return chosen.subset(torch.cat(rows))
+
+
+def task(index: int, counts: Mapping[str, int]) -> Task:
+    return Task(index, tuple(counts), images(counts))
+
+
+def classifier(chosen: Recipe) -> ContinualClassifier:
+    view = ViewOptions.model_validate({"augment": {"crop_scale": [0.6, 1.0], "flip": False}, "centre_crop": 1.0})
+    return ContinualClassifier(chosen, view, backbone=load_tiny_backbone())
+
+
+@contextmanager
+def tiny_backbone() -> Iterator[None]:
+    """Runs and loaded models use the tiny transformer."""
+    places = (lca.classifier, lca.runs.experiment)
+    before = [place.load_backbone for place in places]
+    for place in places:
+        place.load_backbone = load_tiny_backbone
+    try:
+        yield
+    finally:
+        for place, old in zip(places, before, strict=True):
+            place.load_backbone = old
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All of a finished run that must not depend on interruptions: results without times, and the bytes of files."""
+    results = read_json(folder / "results.json")
+    del results["seconds"]
+    files = [folder / "predictions.safetensors", *sorted((folder / "models").rglob("*"))]
+    content = {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+    return {"results": results, "files": content}
+
+
+# Killing
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a child process is killed, without any chance to clean up.
+
+    `files`: just before it opens a file for writing, renames, makes or removes something whose path contains `path`,
+    for the `count`-th time; a file that was about to be renamed is then half written. `steps`: after `count` optimiser
+    steps. `batches`: after `count` batches of features. `seconds`: from outside, after that time.
+    """
+
+    kind: str
+    count: float
+    path: str = ""
+
+
+def arm(kill: Kill, folder: Path) -> None:
+    """Install a kill in this process."""
+    left = kill.count
+
+    def once(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def file_event(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+        if not writes and event not in {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}:
+            return
+        of_rmtree = event in {"os.remove", "os.rmdir"} and arguments[1] != -1  # it names files relative to a folder
+        named = str(arguments[0])
+        if of_rmtree if kill.path else not (of_rmtree or named.startswith(str(folder))):
+            return
+        if kill.path not in named:
+            return
+        if left <= 1 and event == "os.rename" and os.path.isfile(named):
+            os.truncate(named, os.path.getsize(named) // 2)
+        once()
+
+    def extracted(module: torch.nn.Module, *_: Any) -> None:
+        if isinstance(module, FeatureExtractor) and not module.training:
+            once()
+
+    if kill.kind == "files":
+        sys.addaudithook(file_event)
+    elif kill.kind == "steps":
+        register_optimizer_step_post_hook(once)
+    elif kill.kind == "batches":
+        register_module_forward_hook(extracted)
+
+
+def child_run(
+    content: dict[str, Any], folder: Path, trunks: Path | None, every: float, budget: float | None, kill: Kill | None
+) -> None:
+    """What a child process does."""
+    torch.set_num_threads(1)
+    if kill is not None:
+        arm(kill, folder.parent)
+    with tiny_backbone():
+        lca.runs.experiment.run(
+            validate_recipe(content), folder, trunks=trunks, checkpoint_every=every, budget=Budget(budget)
+        )
+
+
+def start(
+    chosen: Recipe,
+    folder: Path,
+    *,
+    trunks: Path | None = None,
+    every: float = 0.0,
+    budget: float | None = None,
+    kill: Kill | None = None,
+) -> int:
+    """Run a recipe in a child process; its exit code, which is -SIGKILL if it was killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "sklearn.datasets"])
+    process = context.Process(target=child_run, args=(chosen.dump(), folder, trunks, every, budget, kill))
+    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):  # so that the fork server finds this file
+        process.start()
+    if kill is not None and kill.kind == "seconds":
+        time.sleep(kill.count)
+        process.kill()
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert code is not None
+    return code
