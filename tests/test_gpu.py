@@ -1,13 +1,24 @@
-"""What only a GPU can show: the captured path equals the plain one, and exact mode is bit-equal. Skipped without one."""
+"""What only a GPU can show: the captured path equals the plain one, exact mode is bit-equal. Skipped without one."""
 
+from unittest.mock import patch
+
+import numpy as np
 import pytest
+import timm
 import torch
+from PIL import Image
 
 from lca.alignment import AlignmentOptions, align
+from lca.backbones import Backbone
+from lca.config import validate_recipe
+from lca.data.views import Preprocessing
 from lca.device import Compute
+from lca.files import load_state
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
 from lca.randomness import generator
+from lca.runs.budget import Budget, BudgetSpent
+from lca.runs.experiment import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -42,3 +53,54 @@ def test_the_captured_alignment_equals_the_plain_one(batches):
 
 def test_exact_alignment_repeats_bit_for_bit():
     assert torch.equal(_aligned(True, "balanced")[0], _aligned(True, "balanced")[0])
+
+
+def _tiny_backbone(options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        shape = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 0}
+        vit = timm.create_model("vit_tiny_patch16_224", **shape).requires_grad_(False).eval()
+    return Backbone(vit, Preprocessing(16, (0.5,) * 3, (0.5,) * 3, "bicubic"), "tiny", "tiny")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Six classes of noisy colours."""
+    draw = np.random.default_rng(0)
+    for label in range(6):
+        (tmp_path / "photos" / f"class{label}").mkdir(parents=True)
+        for number in range(12):
+            pixels = np.clip(40 * label + draw.normal(0, 30, (16, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class{label}" / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def test_an_exact_run_in_slices_ends_bit_equal_to_a_run_in_one_piece(photos, tmp_path):
+    align = {"samples": 32, "epochs": 2}
+    branches = [{"preset": preset, **align} for preset in ("ca", "lca", "best")]
+    recipe = validate_recipe(
+        {
+            "data": {"source": f"folder:{photos}", "tasks": 3},
+            "training": {"epochs": 2, "batch_size": 16, "lr": 0.05},
+            "tuning": {"name": "lora", "rank": 4, "dropout": 0.1},
+            "method": {"name": "im", "align": ["none", "lda", *branches]},
+            "device": "cuda",
+            "exact": True,
+        }
+    )
+    with patch("lca.runs.experiment.load_backbone", _tiny_backbone):
+        run(recipe, tmp_path / "whole")
+        slices = 1
+        while True:
+            try:
+                run(recipe, tmp_path / "sliced", budget=Budget(0))
+                break
+            except BudgetSpent:
+                slices += 1
+    assert slices > 20
+    whole, sliced = tmp_path / "whole", tmp_path / "sliced"
+    assert (whole / "predictions.safetensors").read_bytes() == (sliced / "predictions.safetensors").read_bytes()
+    one, other = load_state(whole / "models" / "task-02"), load_state(sliced / "models" / "task-02")
+    assert one.parts.keys() == other.parts.keys()
+    for part, tensors in one.parts.items():
+        assert all(torch.equal(tensor, other.parts[part][name]) for name, tensor in tensors.items())
