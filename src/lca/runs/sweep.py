@@ -33,7 +33,7 @@ class Cell:
     @property
     def folder(self) -> str:
         readable = "".join(letter if letter.isalnum() else "-" for letter in self.label)
-        return f"{readable}-{self.recipe.seed}-{self.key}"
+        return f"{readable[:48]}-{self.recipe.seed}-{self.key}"  # file systems end at 255 bytes
 
 
 def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:

@@ -1,0 +1,95 @@
+"""Metrics against matrices computed by hand and against scikit-learn."""
+
+import random
+
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, recall_score
+
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, mean_and_deviation
+
+# Tasks of 1, 3 and 2 classes; after each task the correct answers per class.
+RECORD = AccuracyRecord(
+    correct=[[4], [1, 10, 5, 0], [2, 5, 5, 10, 3, 6]],
+    total=[4, 10, 20, 10, 3, 12],
+    task_sizes=[1, 3, 2],
+)
+
+
+def test_the_matrix_by_hand():
+    assert RECORD.matrix() == [
+        [100.0],
+        [25.0, pytest.approx(100 * 15 / 40)],
+        [50.0, pytest.approx(100 * 20 / 40), pytest.approx(100 * 9 / 15)],
+    ]
+
+
+def test_both_averages_by_hand():
+    assert RECORD.task_mean() == [100.0, pytest.approx((25 + 37.5) / 2), pytest.approx((50 + 50 + 60) / 3)]
+    assert RECORD.sample_weighted() == [100.0, pytest.approx(100 * 16 / 44), pytest.approx(100 * 31 / 59)]
+
+
+def test_metrics_by_hand():
+    metrics = RECORD.metrics()
+    assert metrics["average_accuracy"]["task_mean"] == pytest.approx((100 + 31.25 + 160 / 3) / 3)
+    assert metrics["average_accuracy"]["sample_weighted"] == pytest.approx((100 + 1600 / 44 + 3100 / 59) / 3)
+    assert metrics["last_accuracy"] == {
+        "task_mean": pytest.approx(160 / 3),
+        "sample_weighted": pytest.approx(3100 / 59),
+    }
+    # task 1: best 100, last 50; task 2: best 50 (its last), so no drop
+    assert metrics["forgetting"] == pytest.approx((50 + 0) / 2)
+    assert metrics["after_each_task"]["task_mean"] == RECORD.task_mean()
+    assert metrics["after_each_task"]["sample_weighted"] == RECORD.sample_weighted()
+
+
+def test_forgetting_counts_from_the_best_not_from_the_first():
+    record = AccuracyRecord([[2], [8, 5], [4, 1, 9]], [10, 10, 10], [1, 1, 1])
+    assert record.forgetting() == pytest.approx(((80 - 40) + (50 - 10)) / 2)
+
+
+def test_a_single_task_forgets_nothing():
+    record = AccuracyRecord([[3, 4]], [5, 5], [2])
+    assert record.forgetting() is None
+    assert record.metrics()["average_accuracy"] == {"task_mean": 70.0, "sample_weighted": 70.0}
+
+
+def test_tasks_of_equal_images_have_equal_averages():
+    record = AccuracyRecord([[3, 4], [1, 2, 5, 0]], [5, 5, 5, 5], [2, 2])
+    assert record.task_mean() == pytest.approx(record.sample_weighted())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scikit_learn_agrees(seed):
+    draw = random.Random(seed)
+    sizes = [draw.randint(1, 4) for _ in range(4)]
+    classes = sum(sizes)
+    labels = torch.tensor([label for label in range(classes) for _ in range(draw.randint(1, 9))])
+    ends = [sum(sizes[: number + 1]) for number in range(4)]
+    correct, weighted, recalls = [], [], []
+    for end in ends:
+        seen = labels[labels < end]
+        guesses = torch.where(torch.rand(len(seen), generator=torch.Generator().manual_seed(seed)) < 0.6, seen, 0)
+        correct.append(correct_by_class(guesses, seen, end))
+        weighted.append(100 * accuracy_score(seen, guesses))
+        recalls.append(recall_score(seen, guesses, average=None, labels=range(end)))
+    total = torch.bincount(labels, minlength=classes).tolist()
+    record = AccuracyRecord(correct, total, sizes)
+    assert record.sample_weighted() == pytest.approx(weighted)
+    for row, recall, end in zip(record.correct, recalls, ends, strict=True):
+        assert [count / size for count, size in zip(row, total[:end], strict=True)] == pytest.approx(list(recall))
+    assert record.metrics()["average_accuracy"]["sample_weighted"] == pytest.approx(sum(weighted) / 4)
+
+
+def test_correct_answers_by_class():
+    labels = torch.tensor([0, 0, 1, 1, 1, 3])
+    guesses = torch.tensor([0, 1, 1, 1, 0, 3])
+    assert correct_by_class(guesses, labels, 5) == [1, 2, 0, 1, 0]
+    assert correct_by_class(labels[:0], labels[:0], 3) == [0, 0, 0]
+
+
+def test_mean_and_deviation_over_seeds():
+    assert mean_and_deviation([70.0]) == (70.0, None)
+    mean, deviation = mean_and_deviation([70.0, 74.0, 75.0])
+    assert mean == 73
+    assert deviation == pytest.approx(((9 + 1 + 4) / 2) ** 0.5)

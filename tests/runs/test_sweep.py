@@ -1,0 +1,234 @@
+"""Sweeps: the grid, its shards, failed and finished cells, packs."""
+
+import json
+
+import pytest
+
+import tiny
+from lca.errors import LcaError
+from lca.files import read_json, write_json
+from lca.methods import methods
+from lca.runs import sweep as sweeps
+from lca.runs.budget import Budget, BudgetSpent
+from lca.runs.sweep import Cell, expand, merge_packs, shard, sweep
+
+BASE = tiny.recipe(training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4}).dump()
+IM = {"name": "im", "align": ["none"]}
+
+
+def small(**more):
+    return {**BASE, "method": {"name": "finetune"}, **more}
+
+
+def test_every_change_meets_every_combination():
+    cells = expand(
+        small(
+            cells=[{"label": "plain"}, {"label": "long", "training": {"epochs": 3}}],
+            grid={"seed": [1, 2], "training.lr": [0.1, 0.2]},
+        )
+    )
+    found = {(cell.label, cell.recipe.seed, cell.recipe.training.lr, cell.recipe.training.epochs) for cell in cells}
+    assert found == {
+        (f"{label} training.lr={lr}", seed, lr, epochs)
+        for label, epochs in (("plain", 1), ("long", 3))
+        for seed in (1, 2)
+        for lr in (0.1, 0.2)
+    }
+    assert len({cell.key for cell in cells}) == len({cell.folder for cell in cells}) == 8
+
+
+def test_a_plain_recipe_is_a_sweep_of_one():
+    (cell,) = expand(small())
+    assert cell.label == "finetune"
+    assert cell.recipe == tiny.recipe(small())
+
+
+def test_equal_cells_are_run_once():
+    assert len(expand(small(cells=[{"label": "a"}, {"label": "b", "training": {"epochs": 1}}]))) == 1
+
+
+def test_a_cell_may_name_another_method():
+    cells = expand({**BASE, "method": IM, "cells": [{}, {"method": "joint"}]})
+    assert [cell.recipe.method.name for cell in cells] == ["im", "joint"]
+    assert [cell.label for cell in cells] == ["im", "joint"]
+
+
+def test_cells_of_one_trunk_come_one_after_another():
+    cells = expand({**BASE, "method": IM, "grid": {"method.align": [["none"], ["lda"]], "seed": [1, 2, 3]}})
+    assert [cell.recipe.seed for cell in cells] == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"cells": {"a": 1}}, "mine: cells must be a list of mappings"),
+        ({"cells": ["a"]}, "mine: cells must be a list of mappings"),
+        ({"grid": [1]}, "mine: grid must map dotted keys to lists"),
+        ({"grid": {"seed": 1}}, "mine: grid must map dotted keys to lists"),
+        ({"grid": {"seed": []}}, "mine: grid must map dotted keys to lists"),
+        ({"grid": {"training.epoch": [1]}}, "unknown key 'epoch'; did you mean 'epochs'"),
+        ({"cells": [{"training": {"lr": -1}}]}, "training.lr"),
+    ],
+)
+def test_a_grid_with_mistakes_is_refused(content, message):
+    with pytest.raises(LcaError, match=message):
+        expand(small(**content), "mine")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_shards_share_the_cells_and_keep_trunks_together(count):
+    grid = {"method.align": [["none"], ["lda"], ["ca"]], "seed": list(range(7))}
+    cells = expand({**BASE, "method": IM, "grid": grid})
+    parts = [shard(cells, number, count) for number in range(1, count + 1)]
+    assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
+    for seed in range(7):
+        holders = [part for part in parts if any(cell.recipe.seed == seed for cell in part)]
+        assert len(holders) == 1
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 3
+
+
+@pytest.mark.parametrize(("number", "count"), [(0, 2), (3, 2), (1, 0)])
+def test_a_shard_that_is_not_there(number, count):
+    with pytest.raises(LcaError, match=f"came {number}/{count}"):
+        shard(expand(small()), number, count)
+
+
+def test_the_key_does_not_depend_on_the_name():
+    one, two = (Cell("a", tiny.recipe(small(name=name))) for name in ("x", "y"))
+    assert one.key == two.key
+    assert one.key != Cell("a", tiny.recipe(small(seed=9))).key
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A switch: while it is on, `joint` fails in its second step."""
+    state = {"on": True}
+    original = methods["joint"].phases
+
+    def phases(self, task, labels):
+        for phase in original(self, task, labels):
+            yield phase
+            if state["on"]:
+                raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr(methods["joint"], "phases", phases)
+    return state
+
+
+def ran(monkeypatch):
+    """Notes which cells are really run."""
+    seen = []
+    original = sweeps.run
+
+    def noting(recipe, folder, **options):
+        seen.append(recipe.method.name)
+        return original(recipe, folder, **options)
+
+    monkeypatch.setattr(sweeps, "run", noting)
+    return seen
+
+
+def test_a_failed_cell_is_reported_the_others_run_and_it_is_tried_again(tmp_path, monkeypatch, broken):
+    seen = ran(monkeypatch)
+    cells = expand({**BASE, "cells": [{"method": "joint"}, {"method": "finetune"}]})
+    packed = sweep(cells, tmp_path)
+    assert seen == ["joint", "finetune"]
+    assert [(entry["label"], entry["status"]) for entry in packed["cells"]] == [
+        ("joint", "failed"),
+        ("finetune", "finished"),
+    ]
+    assert packed["cells"][0]["error"] == "RuntimeError: the disk is on fire"
+    assert "results" not in packed["cells"][0]
+    assert packed == read_json(tmp_path / "pack.json")
+    failure = read_json(tmp_path / "cells" / cells[0].folder / "failed.json")
+    assert "Traceback" in failure["traceback"]
+    broken["on"] = False
+    seen.clear()
+    packed = sweep(cells, tmp_path)
+    assert seen == ["joint"], "what is finished is not run again"
+    assert [entry["status"] for entry in packed["cells"]] == ["finished", "finished"]
+    assert not list(tmp_path.rglob("failed.json"))
+    assert packed["cells"][0]["results"] == read_json(tmp_path / "cells" / cells[0].folder / "results.json")
+
+
+def test_a_spent_budget_leaves_a_pack_and_the_sweep_goes_on(tmp_path):
+    cells = expand({**BASE, "cells": [{"method": "joint"}, {"method": "finetune"}]})
+
+    class ThreeSteps(Budget):
+        left = 3
+
+        def spent(self):
+            self.left -= 1
+            return self.left < 0
+
+    slices = 0
+    while True:
+        try:
+            packed = sweep(cells, tmp_path, budget=ThreeSteps())
+            break
+        except BudgetSpent:
+            slices += 1
+            assert slices < 20
+            states = [entry["status"] for entry in read_json(tmp_path / "pack.json")["cells"]]
+            assert "failed" not in states
+            assert "open" in states
+    assert slices >= 2
+    whole = sweep(cells, tmp_path / "whole")
+    for one, two in zip(packed["cells"], whole["cells"], strict=True):
+        assert one["results"]["branches"] == two["results"]["branches"]
+
+
+def test_branch_cells_share_one_training(tmp_path):
+    grid = {"method.align": [["none"], [tiny.branch("a")], [tiny.branch("a", robustness=1.0)]]}
+    cells = expand({**BASE, "method": IM, "grid": grid})
+    sweep(cells, tmp_path)
+    trained = []
+    for cell in cells:
+        lines = (tmp_path / "cells" / cell.folder / "log.jsonl").read_text().splitlines()
+        trained.append(sum(json.loads(line).get("phase") == "finetune" for line in lines))
+    assert trained == [2, 0, 0]
+
+
+def entry(key, status, **more):
+    return {"key": key, "label": key, "seed": 1, "status": status, **more}
+
+
+def test_packs_are_merged_cell_by_cell(tmp_path):
+    one = {
+        "format": 1,
+        "cells": [entry("a", "failed", error="x"), entry("b", "open"), entry("c", "finished", results=1)],
+    }
+    two = {"format": 1, "cells": [entry("a", "finished", results=2), entry("b", "failed", error="y")]}
+    three = {"format": 1, "cells": [entry("c", "finished", results=3), entry("d", "open"), entry("b", "open")]}
+    for path, content in (("1.json", one), ("2.json", two), ("3.json", three)):
+        write_json(tmp_path / path, content)
+    merged = merge_packs(read_json(tmp_path / f"{number}.json") for number in (1, 2, 3))
+    assert merged == {
+        "format": 1,
+        "cells": [
+            entry("a", "finished", results=2),
+            entry("b", "failed", error="y"),
+            entry("c", "finished", results=1),
+            entry("d", "open"),
+        ],
+    }
+
+
+@pytest.mark.parametrize("content", [{}, {"format": 2, "cells": []}, {"format": 1}])
+def test_what_is_no_pack_is_refused(content):
+    with pytest.raises(LcaError, match="expected a pack of format 1"):
+        merge_packs([content])
+
+
+def test_shards_merged_are_the_whole_sweep(tmp_path):
+    cells = expand(small(grid={"seed": [1, 2, 3]}))
+    whole = sweep(cells, tmp_path / "whole")
+    parts = [sweep(shard(cells, number, 2), tmp_path / f"part-{number}") for number in (1, 2)]
+    merged = merge_packs(parts)
+
+    def numbers(packed):
+        return {each["key"]: each["results"]["branches"] for each in packed["cells"]}
+
+    assert numbers(merged) == numbers(whole)
+    assert len(merged["cells"]) == 3
