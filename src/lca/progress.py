@@ -64,14 +64,14 @@ class BarProgress(Progress):
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False)
 
     @contextmanager
     def task(self, what: str, total: int) -> Iterator[Advance]:
         from rich import progress as rich_progress
 
         columns = (
-            rich_progress.TextColumn("{task.description}"),
+            rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(),
             rich_progress.MofNCompleteColumn(),
             rich_progress.TextColumn("{task.fields[rate]}"),

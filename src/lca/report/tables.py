@@ -114,7 +114,7 @@ def print_rows(rows: Sequence[Row], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else 120, markup=False)
     table = Table(title=title)
     for name in HEADER:
         label = name == "classifier"

@@ -1,0 +1,28 @@
+from PIL import Image
+from test_tables import results
+
+from lca.report.figures import accuracy_curves
+from lca.report.tables import rows_of
+
+
+def colours(path):
+    with Image.open(path) as image:
+        image.verify()
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return image.size, {colour for _, colour in image.convert("RGB").getcolors(maxcolors=1 << 24)}
+
+
+def test_the_curves_are_a_valid_image_with_a_colour_each(tmp_path):
+    rows = rows_of([("a", results({"none": [90.0, 40.0, 20.0], "lca": [90.0, 80.0, 70.0]}))])
+    accuracy_curves(rows, tmp_path / "new" / "accuracy.png", "title")
+    size, found = colours(tmp_path / "new" / "accuracy.png")
+    assert size == (1050, 630)
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= found
+    assert (0x00, 0x9E, 0x73) not in found
+
+
+def test_more_curves_than_colours(tmp_path):
+    many = {f"branch {number}": [50.0 + number, 40.0] for number in range(12)}
+    accuracy_curves(rows_of([("", results(many))]), tmp_path / "a.png", "")
+    assert colours(tmp_path / "a.png")[0] == (1050, 630)

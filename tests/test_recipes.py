@@ -1,0 +1,43 @@
+"""Every recipe that comes with the package validates, and says in its first line what it is."""
+
+import pytest
+
+from lca.config import load_recipe, read_recipe, recipe_names, recipe_summary
+from lca.runs.sweep import expand
+
+
+def is_sweep(name):
+    return not {"grid", "cells"}.isdisjoint(read_recipe(name))
+
+
+def test_the_three_readings_and_the_demo_are_there():
+    assert {"paper", "reference", "best", "demo"} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_shipped_recipe_validates(name):
+    if is_sweep(name):
+        cells = expand(read_recipe(name), name)
+        assert len(cells) > 1
+        assert len({cell.key for cell in cells}) == len(cells)
+        assert len({(cell.label, cell.recipe.seed) for cell in cells}) == len(cells), "rows would mix different recipes"
+    else:
+        recipe = load_recipe(name)
+        assert recipe.name == name
+        assert recipe.dump() == load_recipe(name).dump()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_shipped_recipe_says_what_it_is(name):
+    assert recipe_summary(name).endswith(".")
+
+
+def test_the_readings_differ_as_the_paper_and_its_code_do():
+    paper, reference, best = (load_recipe(name) for name in ("paper", "reference", "best"))
+    assert (paper.method.merge.operator, reference.method.merge.operator) == ("max_abs", "agree")
+    assert (paper.tuning.feature_norm, reference.tuning.feature_norm) == (False, True)
+    assert (paper.backbone.preprocessing, reference.backbone.preprocessing) == ("card", "raw")
+    lca = {recipe.name: recipe.method.align[-1] for recipe in (paper, reference)}
+    assert lca["paper"].robustness == lca["reference"].robustness == 0.1
+    assert (lca["paper"].nearest_mean_filter, lca["reference"].nearest_mean_filter) == (False, True)
+    assert best.method == load_recipe("best", ["method.align=best"]).method
