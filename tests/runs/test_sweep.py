@@ -232,3 +232,8 @@ def test_shards_merged_are_the_whole_sweep(tmp_path):
 
     assert numbers(merged) == numbers(whole)
     assert len(merged["cells"]) == 3
+
+
+def test_cells_that_a_table_would_mix_are_refused():
+    with pytest.raises(LcaError, match="two different cells are called 'finetune', seed 5; give each a label"):
+        expand(small(cells=[{"training": {"lr": 0.1}}, {"training": {"lr": 0.2}}]))

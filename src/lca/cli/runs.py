@@ -136,10 +136,12 @@ def show_command(
     from lca.report.tables import pivot_markdown, print_rows, rows_of
 
     pairs: list[tuple[str, Any]] = []
+    runs = {path: read_json(path / "results.json") for path in paths if (path / "results.json").exists()}
+    recipes = [{**results["recipe"], "seed": None} for results in runs.values()]
+    alike = all(one == two for one in recipes for two in recipes if one["name"] == two["name"])
     for path in paths:
-        if (path / "results.json").exists():
-            results = read_json(path / "results.json")
-            pairs.append((results["recipe"]["name"], results))
+        if path in runs:  # runs of one name are seeds of one row, unless their recipes differ
+            pairs.append((runs[path]["recipe"]["name"] if alike else str(path), runs[path]))
         else:
             packed = read_json(path / "pack.json" if path.is_dir() else path)
             pairs += [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
@@ -197,7 +199,9 @@ def _resumable(work: Callable[[], Any]) -> Any:
         print(f"the budget is spent; everything so far is saved. Go on with:\n  {again}", file=sys.stderr)
         raise typer.Exit(BUDGET_SPENT) from None
     except KeyboardInterrupt:
-        print(f"\ninterrupted; finished steps are saved. Go on with:\n  {again}", file=sys.stderr)
+        print(
+            f"\ninterrupted; at most the last few seconds will be done again. Go on with:\n  {again}", file=sys.stderr
+        )
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -58,6 +58,13 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
             label = " ".join([str(change.get("label", recipe.method.name)), *varied])
             cell = Cell(label, recipe)
             cells.setdefault(cell.key, cell)
+    named: set[tuple[str, int]] = set()
+    for cell in cells.values():
+        if (cell.label, cell.recipe.seed) in named:  # a table would average them as if they were seeds
+            raise LcaError(
+                f"{origin}: two different cells are called {cell.label!r}, seed {cell.recipe.seed}; give each a label"
+            )
+        named.add((cell.label, cell.recipe.seed))
     order = {
         trunk: number
         for number, trunk in reversed(list(enumerate(hash_json(cell.recipe.trunk()) for cell in cells.values())))

@@ -1,0 +1,311 @@
+"""The `lca` command: exit codes, messages, and what it writes."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from PIL import Image
+
+import tiny
+from lca.backbones import load_backbone
+from lca.cli import main
+from lca.config import recipe_names
+from lca.methods import methods
+
+COMMANDS = ("run", "sweep", "show", "merge", "recipes")
+SMALL = tiny.recipe(method={"name": "finetune"}, training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4})
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    """Every command runs in an empty folder, with the tiny transformer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    with tiny.tiny_backbone():
+        yield
+
+
+@pytest.fixture
+def lca(monkeypatch, capsys):
+    """Run a command line; gives exit code, standard output and standard error."""
+
+    def go(*words):
+        monkeypatch.setattr(sys, "argv", ["lca", *(str(word) for word in words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return caught.value.code or 0, out, err
+
+    return go
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(content=None, name="mine.yaml", **changes):
+        content = tiny.recipe(SMALL.dump(), changes).dump() if content is None else content
+        del_name = {key: value for key, value in content.items() if key != "name"}
+        (tmp_path / name).write_text(yaml.safe_dump(del_name))
+        return name
+
+    return write
+
+
+def test_help_shows_all_commands(lca):
+    code, out, _ = lca("--help")
+    assert code == 0
+    for command in COMMANDS:
+        assert re.search(rf"^\W*{command}\s+\w", out, re.MULTILINE), command
+    assert lca("-h")[1] == out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example(lca, command):
+    code, out, _ = lca(command, "--help")
+    assert code == 0
+    assert re.search(r"Examples?:", out)
+    assert f"lca {command}" in out.partition("Example")[2]
+
+
+def test_a_run(lca, recipe, tmp_path):
+    code, out, err = lca("run", recipe())
+    assert code == 0
+    folder = tmp_path / "runs" / "mine"
+    results = json.loads((folder / "results.json").read_text())
+    last = results["branches"]["default"]["metrics"]["last_accuracy"]["sample_weighted"]
+    assert f"{last:.1f}" in out
+    assert "results, table.md and accuracy.png are in runs/mine" in out
+    assert f"| {last:.1f} |" in (folder / "table.md").read_text()
+    with Image.open(folder / "accuracy.png") as image:
+        image.verify()
+    lines = err.splitlines()
+    assert re.fullmatch(r"after task 1 of 2: accuracy default \d+\.\d", lines[0])
+    assert len(lines) == 2
+    assert "\x1b" not in err + out, "no control characters where there is no terminal"
+    again = lca("run", "mine.yaml")
+    assert again[0] == 0
+    assert again[1] == out
+    assert again[2] == ""
+
+
+def test_quiet_and_set_and_out(lca, recipe, tmp_path):
+    code, _, err = lca("run", recipe(), "-q", "--set", "seed=7", "--set", "data.tasks=[2, 8]", "--out", "there/it")
+    assert (code, err) == (0, "")
+    resolved = yaml.safe_load((tmp_path / "there" / "it" / "recipe.yaml").read_text())
+    assert resolved["seed"] == 7
+    assert resolved["data"]["tasks"] == [2, 8]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "trainin.lr=1"], "unknown key 'trainin'; did you mean 'training'"),
+        (["--set", "training.lr=fast"], "training.lr: .*came 'fast'"),
+        (["--set", "training.epochs=0"], "training.epochs: .*came 0"),
+        (["--set", "method=in"], "unknown method 'in'; did you mean .*'im'"),
+        (["--set", "training.lr"], "--set takes key=value, for example --set training.lr=0.02; came 'training.lr'"),
+        (["--set", "=3"], "--set takes key=value"),
+        (["--set", "seed=[1"], "the value is not YAML"),
+        (["--set", "data.source=folder:nowhere"], "'nowhere' is none"),
+        (["--set", "data.source='folder:'"], "needs a folder with one folder per class"),
+        (["--set", "data.source=digit"], "unknown data source 'digit'; did you mean 'digits'"),
+        (["--set", "data.tasks=11"], "data.tasks is 11, but there are only 10 classes"),
+        (["--set", "device=gpu"], "unknown device 'gpu'; expected auto, cpu, cuda"),
+        (["--budget", "soon"], "--budget takes a time such as 90s, 9m or 1.5h; came 'soon'"),
+    ],
+)
+def test_mistakes_are_one_readable_message(lca, recipe, words, message):
+    code, out, err = lca("run", recipe(), *words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert re.search(message, err)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("mine.yaml", "sed: 3", "mine.yaml: 1 mistake.*unknown key 'sed'; did you mean 'seed'"),
+        ("mine.yaml", "seed: x\ntraining: {lr: -1}", r"2 mistake.*training\.lr: .*came -1.*seed: .*came 'x'"),
+        ("mine.yaml", "- 1", "mine.yaml must hold a mapping of recipe keys, came list"),
+        ("mine.yaml", "a: [", "mine.yaml cannot be read as YAML"),
+        ("mine.yaml", "extends: bets", "there is no recipe 'bets'; did you mean 'best'"),
+        ("mine.yaml", "backbone: {weights: gone.safetensors}", "gone.safetensors"),
+        ("gone.yaml", None, "there is no recipe file gone.yaml"),
+        ("pape", None, "there is no recipe 'pape'; did you mean 'paper'"),
+    ],
+)
+def test_a_recipe_with_mistakes(lca, tmp_path, monkeypatch, name, content, message):
+    monkeypatch.setattr("lca.runs.experiment.load_backbone", load_backbone)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    code, _, err = lca("run", name)
+    assert code == 2
+    assert re.search(message, err, re.DOTALL)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [([], "Missing argument"), (["--out"], "requires an argument"), (["mine.yaml", "--outt", "x"], "No such option")],
+)
+def test_a_wrong_command_line(lca, words, message):
+    code, _, err = lca("run", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_another_recipe_in_the_same_folder(lca, recipe):
+    assert lca("run", recipe(), "-q")[0] == 0
+    code, _, err = lca("run", recipe(), "--set", "training.lr=0.5")
+    assert code == 2
+    assert "training.lr: 0.05 -> 0.5" in err
+    assert "another --out" in err
+
+
+def test_a_spent_budget_says_how_to_go_on(lca, recipe, tmp_path):
+    words = ["run", recipe(), "--budget", "0s", "--set", "name=with space"]
+    stops = 0
+    while (answer := lca(*words))[0] == 75:
+        stops += 1
+        assert "the budget is spent; everything so far is saved. Go on with:" in answer[2]
+        assert "  lca run mine.yaml --budget 0s --set 'name=with space'\n" in answer[2]
+    assert answer[0] == 0
+    assert stops == 6  # an epoch, keeping the head, the evaluation; twice
+    assert (tmp_path / "runs" / "with space" / "results.json").exists()
+
+
+def test_a_sweep(lca, recipe, tmp_path):
+    words = ["sweep", recipe(), "--grid", "seed=[1,2]", "--grid", "training.lr=0.1"]
+    code, out, err = lca(*words)
+    assert code == 0
+    packed = json.loads((tmp_path / "runs" / "mine" / "pack.json").read_text())
+    assert [(cell["label"], cell["seed"], cell["status"]) for cell in packed["cells"]] == [
+        ("finetune training.lr=0.1", 1, "finished"),
+        ("finetune training.lr=0.1", 2, "finished"),
+    ]
+    assert "cell 2 of 2: finetune training.lr=0.1, seed 2" in err
+    assert "±" in out
+    assert lca(*words)[2] == "", "all is finished"
+
+
+def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):
+    def phases(self, task, labels):
+        raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr(methods["joint"], "phases", phases)
+    code, out, err = lca("sweep", recipe(), "--grid", "method=[finetune, joint]")
+    assert code == 1
+    assert "finetune" in out
+    assert "failed: joint method=joint, seed 5: RuntimeError: the disk is on fire" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shard", "1"], "--shard takes I/N, for example 1/4; came '1'"),
+        (["--shard", "a/b"], "--shard takes I/N"),
+        (["--shard", "3/2"], "came 3/2"),
+        (["--grid", "sed=[1]"], "unknown key 'sed'; did you mean 'seed'"),
+        (["--grid", "seed=[1"], "not YAML"),
+        (["--grid", "seed=[]"], "grid must map dotted keys to lists"),
+        (["--budget", "x"], "--budget takes a time"),
+    ],
+)
+def test_mistakes_of_a_sweep(lca, recipe, words, message):
+    code, _, err = lca("sweep", recipe(), *words)
+    assert code == 2
+    assert message in err
+
+
+def test_show_and_merge(lca, recipe, tmp_path):
+    for number in (1, 2):
+        assert lca("sweep", recipe(), "--grid", "seed=[1,2]", "--shard", f"{number}/2", "--out", f"s{number}")[0] == 0
+    code, out, _ = lca("merge", "s1/pack.json", "s2/pack.json", "--out", "all.json")
+    assert (code, out) == (0, "2 finished, 0 failed, 0 open\n")
+    code, table, _ = lca("show", "all.json", "--markdown")
+    assert code == 0
+    assert re.search(r"^\| finetune \| 2 \| \d+\.\d ± \d+\.\d \|", table, re.MULTILINE)
+    assert lca("show", "s1", "s2", "--markdown")[1] == table
+    assert "finetune" in lca("show", "s1")[1]
+    assert lca("show", "nowhere")[0] == 2
+    assert lca("merge", "all.json", "nowhere.json", "--out", "x.json")[0] == 2
+    (tmp_path / "empty.json").write_text('{"format": 1, "cells": []}')
+    code, _, err = lca("show", "empty.json")
+    assert code == 2
+    assert "no finished runs" in err
+
+
+def test_show_keeps_runs_of_one_name_but_different_recipes_apart(lca, recipe):
+    """Seeds of one recipe are averaged; different recipes never are."""
+    lca("run", recipe(), "-q", "--out", "a")
+    lca("run", recipe(), "-q", "--out", "b", "--set", "seed=6")
+    lca("run", recipe(), "-q", "--out", "c", "--set", "data.tasks=[4, 3, 3]")
+    assert "| mine | 2 |" in lca("show", "a", "b", "--markdown")[1]
+    code, table, _ = lca("show", "a", "b", "c", "--markdown")
+    assert code == 0
+    assert [line.split(" | ")[:2] for line in table.splitlines()[2:5]] == [["| a", "1"], ["| b", "1"], ["| c", "1"]]
+
+
+def test_the_recipes(lca):
+    code, out, _ = lca("recipes")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == recipe_names()
+    assert all(len(line) > 40 for line in out.splitlines())
+
+
+# Real processes
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, lca, lca.cli; print(*(m for m in ('torch', 'timm', 'numpy') if m in sys.modules))"
+    assert python(code).split() == []
+
+
+def test_the_core_runs_without_the_heavy_libraries():
+    heavy = ("sklearn", "matplotlib", "peft", "transformers", "scipy")
+    code = "import sys, lca.classifier, lca.runs.sweep, lca.methods; list(lca.methods.methods); "
+    code += f"print(*(m for m in {heavy} if m in sys.modules))"
+    assert python(code).split() == []
+
+
+def test_control_c_leaves_a_run_that_goes_on(lca, tmp_path, monkeypatch):
+    monkeypatch.setattr("lca.runs.experiment.load_backbone", load_backbone)
+    data = "data={source: digits, tasks: 2, train_limit: 6, validation: 0.3, evaluate: validation}"
+    words = ["run", "best", "--set", data, "--set", "training.epochs=8", "--set", "method.align=none", "--out", "run"]
+    assert lca(*words, "--budget", "0s")[0] == 75
+    log = tmp_path / "run" / "log.jsonl"
+    before = log.read_text().count("\n")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lca", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as first:
+        deadline = time.monotonic() + 120
+        while log.read_text().count("\n") < before + 2:  # it has gone on, and made a step
+            assert first.poll() is None, first.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        first.send_signal(signal.SIGINT)
+        _, err = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "Traceback" not in err
+    again = err.partition("Go on with:\n")[2].strip()
+    assert shlex.split(again) == ["lca", *words]
+    assert not (tmp_path / "run" / "results.json").exists()
+    done = subprocess.run([*command[:2], *shlex.split(again)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "going on with run: task 1 of 2" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert (tmp_path / "run" / "results.json").exists()
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events.count("resumed") == 2
