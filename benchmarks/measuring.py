@@ -1,0 +1,115 @@
+"""What every subject shares: settings, one comparison of our way with the plain way, and the clock.
+
+Time is reported and never asserted; values are. Both ways run in turn, so that other work on the machine meets both,
+and the best of the repeats counts: it is the one that other work disturbed least.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Size = Literal["tiny", "small", "full"]
+Work = Callable[[], object]
+Numbers = dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How large, where, and how often."""
+
+    size: Size = "small"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    repeats: int = 5
+    """Repeats of a comparison; short ones repeat more often, for half a second."""
+    patience: float = 4.0
+    """Seconds after which one comparison starts no further repeat."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the results of both ways are apart, and how far they may be."""
+
+    difference: float
+    tolerance: float
+    of: str
+
+    @property
+    def holds(self) -> bool:
+        return math.isfinite(self.difference) and self.difference <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds (best and median of the repeats) or bytes (both the same)."""
+
+    best: float
+    median: float
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row: what our way and the plain way cost for the same result."""
+
+    subject: str
+    case: str
+    unit: Literal["seconds", "bytes"]
+    ours: Cost
+    plain: Cost
+    sizes: Numbers
+    agreement: Agreement | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times the plain way costs what ours costs; below 1 the plain way is the cheaper one."""
+        return self.plain.best / self.ours.best
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def time_both(ours: Work, plain: Work, settings: Settings) -> tuple[Cost, Cost]:
+    """Seconds of our way and of the plain one."""
+    first, second = time_in_turn([ours, plain], settings)
+    return first, second
+
+
+def time_in_turn(works: Sequence[Work], settings: Settings) -> list[Cost]:
+    """Seconds of each, in turn, after one run of each that does not count (caches, captured graphs)."""
+    for work in works:
+        work()
+    seconds: list[list[float]] = [[] for _ in works]
+    started = time.perf_counter()
+    while not _enough(len(seconds[0]), time.perf_counter() - started, settings):
+        for work, taken in zip(works, seconds, strict=True):
+            taken.append(_seconds(work, settings.device))
+    return [Cost(min(taken), statistics.median(taken), len(taken)) for taken in seconds]
+
+
+def size_of(count: int) -> Cost:
+    """A cost in bytes."""
+    return Cost(count, count)
+
+
+def _enough(repeats: int, elapsed: float, settings: Settings) -> bool:
+    if repeats < settings.repeats:
+        return repeats > 0 and elapsed > settings.patience
+    return settings.repeats == 1 or elapsed > 0.5
+
+
+def _seconds(work: Work, device: torch.device) -> float:
+    _synchronise(device)
+    started = time.perf_counter()
+    work()
+    _synchronise(device)
+    return time.perf_counter() - started
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

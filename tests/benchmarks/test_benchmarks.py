@@ -1,0 +1,85 @@
+"""Every benchmark at its smallest size: our way and the plain way give the same results. Time is never judged."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A module of the benchmarks, which are scripts in a folder and no package."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("name", ["alignment_loss", "gaussian_sampling", "augmentation", "merging", "checkpoints"])
+def test_both_ways_agree(load, name):
+    settings = load("measuring").Settings(size="tiny", repeats=1)
+    rows = load(name).compare(settings)
+    assert rows
+    for row in rows:
+        assert row.agreement.holds, (row.case, row.agreement)
+        assert row.ours.best > 0
+        assert row.plain.best > 0
+
+
+def test_importing_the_package_leaves_torch_alone(load):
+    assert load("start_up").torch_stays_out().holds
+
+
+def test_the_plain_loss_is_the_written_definition(load):
+    """Two classes by hand: logits of zero give a loss of log 2 each, shifted ones a known pairwise term."""
+    logits = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    labels = torch.tensor([0, 0, 1])
+    losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    expected = ((losses[0] + losses[1]) / 2 + 0.5 * (losses[0] - losses[1]) + losses[2]) / 2
+    torch.testing.assert_close(load("alignment_loss").loss_by_loop(logits, labels, 0.5), expected)
+
+
+def test_the_check_of_the_loss_would_see_a_missing_pairwise_term(load, monkeypatch):
+    """The real difference is rounding only, so the check must be shown to see more than that."""
+    module, measuring = load("alignment_loss"), load("measuring")
+    written = module.loss_by_loop
+    monkeypatch.setattr(module, "loss_by_loop", lambda logits, labels, robustness: written(logits, labels, 0.0))
+    rows = module.compare(measuring.Settings(size="tiny", repeats=1))
+    assert not any(row.agreement.holds for row in rows)
+
+
+def test_the_check_of_the_samples_would_see_a_missing_ridge(load):
+    module = load("gaussian_sampling")
+    features = module._features(3, 5, 16, torch.device("cpu"))
+    memory = module.GaussianMemory(module.CovarianceOptions(ridge=0.0))
+    for label, rows in enumerate(features):
+        memory.observe(label, rows)
+    samples = memory.sample(200, torch.Generator().manual_seed(0))[0]
+    assert not module.sample_agreement(samples, [module.FullGaussian.of(rows) for rows in features]).holds
+
+
+def test_results_that_disagree_are_named_and_fail(load, monkeypatch, tmp_path, capsys):
+    measuring, run = load("measuring"), load("run")
+    cost = measuring.Cost(1.0, 1.0)
+    wrong = measuring.Comparison("x", "case", "seconds", cost, cost, {}, measuring.Agreement(2.0, 1.0, "values"))
+    monkeypatch.setattr(run, "SUBJECTS", {"x": lambda settings: [wrong]})
+    out = tmp_path / "result.json"
+    assert run.main(["--out", str(out)]) == 1
+    assert "results disagree" in capsys.readouterr().out
+    result = json.loads(out.read_text())
+    assert result["comparisons"][0]["ratio"] == 1.0
+    assert {"machine", "versions", "command", "size"} <= set(result)
+    assert run.main(["--markdown", str(out)]) == 0
+    assert "| x | case | 1.00 s | 1.00 s | 1.00 | 2.0e+00 (1) |" in capsys.readouterr().out
+
+
+def test_an_unknown_subject_is_a_readable_error(load, capsys):
+    with pytest.raises(SystemExit):
+        load("run").main(["speed"])
+    assert "unknown subject speed" in capsys.readouterr().err
+
+
+def test_disagreement_includes_nan(load):
+    assert not load("measuring").Agreement(float("nan"), 1.0, "values").holds
