@@ -1,8 +1,7 @@
-"""Where and how tensors are computed: device, precision, and the exact mode.
+"""Where and how tensors are computed: device, precision, the exact mode, and replayed steps.
 
-Several processes are torch's own `torchrun` and DDP, not Lightning Fabric: the loop here overwrites parameters in
-place and keeps the heads outside of what is compiled, so Fabric's wrappers would have to be unwrapped again, and
-importing it costs start-up time (see benchmarks/NOTES.md).
+One process so far. For several, the plan is torch's own `torchrun` and DDP, which need no further dependency; the
+measurements beside Lightning Fabric are in benchmarks/NOTES.md.
 """
 
 import os
