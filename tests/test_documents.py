@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from lca.cli import app
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"<!-- lca (show .+?) -->\n(.*?)<!-- end -->", re.DOTALL)

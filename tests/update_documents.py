@@ -3,9 +3,10 @@
 import os
 import shlex
 
+from typer.testing import CliRunner
+
 from lca.cli import app
 from test_documents import DOCUMENTS, MARKED, ROOT
-from typer.testing import CliRunner
 
 
 def main() -> None:

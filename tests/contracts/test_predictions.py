@@ -69,6 +69,9 @@ def test_a_model_is_safetensors_and_json_and_storage_says_its_bytes(variant, tmp
     sizes = {part: sum(t.nbytes for t in load_file(tmp_path / name).values()) for part, name in parts.items()}
     assert model.memory() == {part: size for part, size in sizes.items() if size}
     assert sum(model.memory().values()) > 0
+    of_branches = [model.method.storage(branch) for branch in model.method.branches()]
+    assert all(part.items() <= model.memory().items() for part in of_branches)
+    assert {name for part in of_branches for name in part} == set(model.memory())
     headers = sum((tmp_path / name).stat().st_size for name in parts.values()) - sum(sizes.values())
     assert 0 < headers < 0.5 * sum(sizes.values()) + 4096 * len(parts), "there is more in the files than tensors"
 
