@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-slow lint format bench clean
 
-demo: .venv/installed
+demo: .venv/ready
 	$(BIN)/lca sweep demo --out runs/demo
 
 test: .venv/installed
@@ -25,10 +25,15 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/python benchmarks/run.py
 
+# everything that make made; results in runs/ stay
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist runs
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
-.venv/installed: pyproject.toml
+.venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/installed: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@

@@ -275,10 +275,14 @@ def test_only_the_chosen_heads_move(chosen, moved):
     assert [number for number, each in enumerate(changed) if each] == moved
 
 
-def test_prototypes_are_left_alone():
+def test_prototypes_become_the_class_means_and_take_no_steps():
     memory, features, _ = separable()
     heads = random_heads(name="prototype")
-    assert torch.equal(align(heads, memory, options(), randomness)[0](features), heads(features))
+    before = heads(features)
+    aligned = align(heads, memory, options(), randomness)[0]
+    rows = torch.cat([head.weight for head in aligned.tasks])
+    torch.testing.assert_close(rows, functional.normalize(memory.means(), dim=1))
+    assert torch.equal(heads(features), before)
 
 
 def test_the_robust_term_is_what_is_minimised():

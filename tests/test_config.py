@@ -32,7 +32,7 @@ def write(path, content):
         ({"training": {"epoch": 3}}, "training", "unknown key 'epoch'; did you mean 'epochs'"),
         ({"tuning": {"name": "lora", "rnk": 3}}, "tuning", "unknown key 'rnk'; did you mean 'rank'"),
         ({"method": {"align": {"preset": "lca", "robustnes": 1}}}, "method.align.0", "did you mean 'robustness'"),
-        ({"data": {"view": {"augment": {"flipp": True}}}}, "data.view.augment", "did you mean 'flip'"),
+        ({"data": {"view": {"flipp": True}}}, "data.view", "did you mean 'flip'"),
     ],
 )
 def test_an_unknown_key_suggests_the_nearest(content, place, hint):
@@ -67,7 +67,7 @@ def test_an_unknown_key_suggests_the_nearest(content, place, hint):
         ({"data": {"tasks": [2, 0]}}, "at least one class"),
         ({"data": {"tasks": []}}, "at least one class"),
         ({"data": {"evaluate": "validation"}}, "needs a validation share"),
-        ({"data": {"view": {"augment": {"crop_scale": [0.9, 0.5]}}}}, "0 < smallest <= largest"),
+        ({"data": {"view": {"crop_scale": [0.9, 0.5]}}}, "0 < smallest <= largest"),
         ({"data": {"view": {"centre_crop": 0}}}, "data.view.centre_crop"),
     ],
 )

@@ -15,6 +15,7 @@ from torch.nn import functional
 from lca.config import Options
 from lca.device import replayed
 from lca.drift import DriftOptions
+from lca.errors import LcaError
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, linear_heads
 from lca.schedules import cosine
@@ -179,6 +180,7 @@ def align(
     if options.kind == "lda":
         return lda_heads(memory, heads, options.shrinkage), {}
     heads = lda_heads(memory, heads, options.shrinkage) if options.start == "lda" else heads.copy()
+    heads.set_prototypes(memory.means())
     parameters = heads.trainable(options.train_heads)
     if not parameters:
         return heads, {}
@@ -215,6 +217,8 @@ def align(
                 fast_step(index)
             on_epoch()
     heads.requires_grad_(False)
+    if not all(parameter.isfinite().all() for parameter in parameters):
+        raise LcaError(f"the alignment of branch {options.name!r} diverged; lower its lr (it is {options.lr})")
     return heads, {"loss": float(loss) / len(batches), "kept": 1.0 if keep is None else float(keep.float().mean())}
 
 

@@ -110,10 +110,11 @@ class BranchSet:
         logits: Tensor = self.heads.get(name, self.trunk)(features)
         return logits
 
-    def unknown_score(self, features: Tensor, name: str) -> Tensor | None:
-        """Squared Mahalanobis distance to the nearest class, per dimension; None without statistics."""
-        memory = self.memory(name)
-        return None if memory is None else memory.mahalanobis(features.cpu()).amin(1) / features.shape[1]
+    def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
+        """Squared Mahalanobis distance to the nearest class, per dimension, by branch; none without statistics."""
+        rows = features.cpu()
+        scores = {name: each.mahalanobis(rows).amin(1) / rows.shape[1] for name, each in self.memories.items()}
+        return {name: scores[memory] for name, memory in self._memory_of.items()}
 
     def state(self) -> State:
         state = State()

@@ -170,9 +170,20 @@ class ContinualClassifier:
         save_state(Path(folder), self.state())
 
     @classmethod
-    def load(cls, folder: str | Path, progress: Progress | None = None) -> "ContinualClassifier":
-        """Read a model that `save` wrote."""
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        device: str | None = None,
+        weights: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> "ContinualClassifier":
+        """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on."""
         state = load_state(Path(folder))
+        if device is not None:
+            state.meta["recipe"]["device"] = device
+        if weights is not None:
+            state.meta["recipe"]["backbone"]["weights"] = str(weights)
         view = validate(ViewOptions, state.meta["view"], str(folder))
         classifier = cls(validate_recipe(state.meta["recipe"], str(folder)), view, progress)
         classifier.load_state(state)

@@ -67,6 +67,12 @@ class BackboneOptions(Options):
     """`card`: the mean and standard deviation of the weights' card. `raw`: [0, 1], as the published runs did."""
 
 
+def _in_order(limits: tuple[float, float] | None) -> tuple[float, float] | None:
+    if limits is not None and not 0 < limits[0] <= limits[1]:
+        raise ValueError(f"expected 0 < smallest <= largest, came {limits}")
+    return limits
+
+
 class AugmentOptions(Options):
     """Training views: random resized crops and flips, drawn per image."""
 
@@ -77,12 +83,7 @@ class AugmentOptions(Options):
     flip: bool = True
     """Mirror half of the images left to right."""
 
-    @field_validator("crop_scale", "crop_ratio")
-    @classmethod
-    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] <= value[1]:
-            raise ValueError(f"expected 0 < smallest <= largest, came {value}")
-        return value
+    _ordered = field_validator("crop_scale", "crop_ratio")(_in_order)
 
 
 class ViewOptions(Options):
@@ -91,6 +92,23 @@ class ViewOptions(Options):
     augment: AugmentOptions = AugmentOptions()
     centre_crop: float = Field(0.875, gt=0, le=1)
     """Share of the shorter side that the view for prediction shows."""
+
+
+class ViewChanges(Options):
+    """What a recipe changes of the view that the source's card describes; what is not given stays."""
+
+    crop_scale: tuple[float, float] | None = None
+    crop_ratio: tuple[float, float] | None = None
+    flip: bool | None = None
+    centre_crop: float | None = Field(None, gt=0, le=1)
+
+    _ordered = field_validator("crop_scale", "crop_ratio")(_in_order)
+
+    def over(self, view: ViewOptions) -> ViewOptions:
+        """The card's view with the changes."""
+        given = self.model_dump(exclude_none=True)
+        whole = {"centre_crop": given.pop("centre_crop", view.centre_crop)}
+        return ViewOptions.model_validate({"augment": {**view.augment.model_dump(), **given}, **whole})
 
 
 class DataOptions(Options):
@@ -106,7 +124,7 @@ class DataOptions(Options):
     """Classes in every task after the first; the last one may be shorter."""
     order: Literal["seeded", "natural"] = "seeded"
     """`seeded`: the literature's permutation of the sorted classes. `natural`: sorted."""
-    order_seed: int | None = None
+    order_seed: int | None = Field(None, ge=0, lt=2**32)
     """Seed of the class order; by default the run's seed."""
     train_limit: int | None = Field(None, ge=1)
     """At most this many training images per class, drawn by seed."""
@@ -116,8 +134,8 @@ class DataOptions(Options):
     """What the accuracies are measured on. Tuning decisions use `validation`, never `test`."""
     test_share: float = Field(0.2, gt=0, lt=1)
     """For a folder without `train` and `test`: the share of each class, drawn by seed, that becomes the test set."""
-    view: ViewOptions | None = None
-    """Crops and flips; by default what the source's card says."""
+    view: ViewChanges = ViewChanges()
+    """Crops and flips; what is not given is as the source's card says."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -163,7 +181,7 @@ class Recipe(Options):
     tuning: SerializeAsAny[TuningOptions] = "lora"  # type: ignore[assignment]
     training: TrainingOptions = TrainingOptions()
     data: DataOptions = DataOptions()
-    seed: int = 1993
+    seed: int = Field(1993, ge=0, lt=2**32)
     device: str = "auto"
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:1`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -241,6 +259,8 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
     """A validated recipe; every mistake is an `LcaError` that names the key."""
     content = read_recipe(name_or_path, overrides)
     content.setdefault("name", Path(name_or_path).stem)
+    if "cells" in content or "grid" in content:
+        raise LcaError(f"{name_or_path} is a sweep of several runs: use `lca sweep {name_or_path}`")
     return validate_recipe(content, name_or_path)
 
 

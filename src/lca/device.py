@@ -5,13 +5,17 @@ measurements beside Lightning Fabric are in benchmarks/NOTES.md.
 """
 
 import os
+import platform
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
 
+import lca
 from lca.errors import LcaError
 
 
@@ -28,16 +32,15 @@ class Compute:
         """Resolve `auto`: a GPU when there is one, bf16 where the GPU computes in it."""
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            chosen = torch.device(device)
-        except RuntimeError as error:
-            raise LcaError(f"unknown device {device!r}; expected auto, cpu, cuda or cuda:0") from error
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise LcaError(f"unknown device {device!r}; expected auto, cpu, cuda or cuda:0")
+        chosen = torch.device(device)
         if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
             raise LcaError(f"device {device!r} was asked for, but torch sees {torch.cuda.device_count()} GPU(s)")
-        if exact:
-            precision = "fp32"
+        if exact and precision == "bf16":
+            raise LcaError("exact: true computes in fp32; leave precision at auto or set it to fp32")
         if precision == "auto":
-            fast = chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            fast = not exact and chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
             precision = "bf16" if fast else "fp32"
         return cls(chosen, precision, exact)
 
@@ -84,19 +87,8 @@ def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[
     if example.device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return step
     static = example.clone()
-    before = [tensor.detach().clone() for tensor in changed]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lets libraries allocate their workspaces outside of the graph
-            step(static)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(static)
-    with torch.no_grad():
-        for tensor, old in zip(changed, before, strict=True):
-            tensor.copy_(old)
+    with torch.cuda.device(example.device):
+        graph = _captured(lambda: step(static), changed)
 
     def replay(argument: Tensor) -> None:
         if argument.shape != static.shape:
@@ -106,6 +98,29 @@ def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[
         graph.replay()
 
     return replay
+
+
+def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
+    before = [tensor.detach().clone() for tensor in changed]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # lets libraries allocate their workspaces outside of the graph
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    with torch.no_grad():
+        for tensor, old in zip(changed, before, strict=True):
+            tensor.copy_(old)
+    return graph
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    libraries = {name: version(name) for name in ("torch", "timm", "numpy", "pillow")}
+    return libraries | {"lca": lca.__version__, "python": platform.python_version()}
 
 
 def _processor() -> str:

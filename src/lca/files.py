@@ -8,6 +8,7 @@ state or the new one, never a mixture, and a part that did not change is not wri
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -115,9 +116,9 @@ def save_state(folder: Path, state: State) -> None:
         if not (folder / names[part]).exists():
             write_atomic(folder / names[part], content)
     write_json(folder / "state.json", {"format": FORMAT, "parts": names, "meta": state.meta})
-    keep = set(names.values())
-    for stale in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):  # replaced, or left by a killed write
-        if stale.name not in keep:
+    for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else
+        ours = re.fullmatch(r".+-[0-9a-f]{16}\.safetensors|\..+\.[0-9a-f]{8}\.tmp", stale.name)
+        if ours and stale.name not in names.values():
             stale.unlink(missing_ok=True)
 
 

@@ -10,10 +10,10 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,6 +37,12 @@ class CovarianceOptions(Options):
     """Keep at most this many directions of a full factor."""
     energy: float | None = Field(None, gt=0, le=1)
     """Keep the directions that hold this share of a full factor's variance."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind != "full" and (self.rank or self.energy):
+            raise ValueError(f"rank and energy truncate full factors; with kind: {self.kind} they would do nothing")
+        return self
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,12 @@ def truncate(factor: Tensor, rank: int | None, energy: float | None) -> Tensor:
     if energy is not None:
         shares = singular.square().cumsum(0) / singular.square().sum().clamp(min=1e-300)
         kept = min(kept, int((shares < energy - 1e-12).sum()) + 1)
-    return (singular[:kept, None] * directions[:kept]).float()
+    return (singular[:kept, None] * directions[:kept]).float().contiguous()
 
 
 @dataclass(frozen=True)
 class PooledCovariance:
-    """The within-class covariance over all classes, Σ scatter / Σ (K - 1): the one d x d matrix there is."""
+    """The within-class covariance over all classes, Σ scatter / Σ (K - 1) (or Σ K): the one d x d matrix there is."""
 
     scatter: Tensor
     freedom: int
@@ -85,7 +91,7 @@ class PooledCovariance:
     def shrunk(self, shrinkage: float, ridge: float) -> Tensor:
         """(1 - s) Σ + s tr(Σ)/d I + ridge I, in float64."""
         covariance = self.scatter / max(self.freedom, 1)
-        level = shrinkage * covariance.trace() / len(covariance) + ridge
+        level = shrinkage * covariance.trace() / len(covariance) + ridge + 1e-8  # for classes without any spread
         return (1 - shrinkage) * covariance + level * torch.eye(len(covariance)).to(covariance)
 
     def factor(self) -> Tensor:
@@ -134,7 +140,7 @@ class GaussianMemory:
 
     def pooled(self) -> PooledCovariance:
         """The covariance shared by all classes."""
-        freedom = sum(gaussian.count - 1 for gaussian in self.classes.values())
+        freedom = sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values())
         if self.options.kind == "shared":
             rows = self.shared.double()
             return PooledCovariance(rows.T @ rows, freedom)
@@ -154,10 +160,10 @@ class GaussianMemory:
         single = [label for label in labels if self.classes[label].count < 2]
         pooled = None
         if self.options.kind == "shared":
-            pooled = self.shared / self._pooled_root()
+            pooled = self.shared / math.sqrt(max(self.pooled().freedom, 1))
         elif single:
             log.info("%d class(es) with one image take the pooled covariance: %s", len(single), single)
-            pooled = self.pooled().factor() / self._pooled_root()
+            pooled = self.pooled().factor() / math.sqrt(max(self.pooled().freedom, 1))
         widest = max(len(row) for label in labels for row in (self.classes[label].mean, self.classes[label].factor))
         size = max(1, 2**24 // (count * widest))
         chunks = [labels[start : start + size] for start in range(0, len(labels), size)]
@@ -165,7 +171,7 @@ class GaussianMemory:
 
     def mahalanobis(self, features: Tensor, shrinkage: float = 0.1) -> Tensor:
         """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
-        root = torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge + 1e-8))
+        root = torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge))
 
         def whiten(rows: Tensor) -> Tensor:
             return torch.linalg.solve_triangular(root, rows.to(root).T, upper=False).T
@@ -199,9 +205,6 @@ class GaussianMemory:
         if self.options.kind != "diagonal":
             return gaussian
         return Gaussian(gaussian.count, gaussian.mean, torch.diag(gaussian.factor))
-
-    def _pooled_root(self) -> float:
-        return math.sqrt(max(sum(each.count - self.options.unbiased for each in self.classes.values()), 1))
 
     def _scaled(self, factor: Tensor, count: int) -> Tensor:
         return factor / math.sqrt(max(count - self.options.unbiased, 1))
@@ -242,7 +245,7 @@ def _triangular(rows: Tensor) -> Tensor:
     """The R of a QR decomposition: at most d rows with the same scatter as `rows`."""
     if not len(rows):
         return rows
-    return torch.linalg.qr(rows, mode="r").R
+    return torch.linalg.qr(rows, mode="r").R.contiguous()  # as it will be after a reload
 
 
 def _column_norms(rows: Tensor) -> Tensor:

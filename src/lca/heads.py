@@ -115,8 +115,8 @@ class CosineHead(TaskHead):
 
 @heads.register("prototype")
 class PrototypeHead(CosineHead):
-    """Cosine to the class means. Trained like a cosine head while the backbone is tuned; the method then replaces
-    its rows by the means of the tuned features, and alignment leaves it alone."""
+    """Cosine to the class means. Trained like a cosine head while the backbone is tuned; then its rows are replaced by
+    the class means, in a branch by those of the branch's Gaussians. Alignment takes no other step on it."""
 
 
 class GrowingHeads(nn.Module):
@@ -140,6 +140,12 @@ class GrowingHeads(nn.Module):
     def append(self, head: TaskHead) -> None:
         """Add a head; heads in the classifier are frozen."""
         self.tasks.append(head.requires_grad_(False))
+
+    def set_prototypes(self, means: Tensor) -> None:
+        """Point the rows of prototype heads at the class means (all classes, d); other heads stay."""
+        for head, rows in zip(self._heads(), means.split(self.sizes), strict=True):
+            if isinstance(head, PrototypeHead):
+                head.set_from_means(rows, norm=1.0)
 
     def extend(self, others: "GrowingHeads") -> None:
         """Append copies of the heads that the others have beyond these."""

@@ -7,10 +7,10 @@ incremental merge keeps the base and one running vector, never one vector per ta
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from lca.config import Options
@@ -36,6 +36,12 @@ class MergeOptions(Options):
     """Coefficient of the merged vector: parameters = base + alpha * vector (Algorithm 1)."""
     keep: float = Field(0.2, gt=0, le=1)
     """Share of the largest entries that `ties` keeps before it merges; 1 trims nothing."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.operator != "ties" and self.keep != 0.2:
+            raise ValueError(f"keep is for operator: ties; with {self.operator} it would do nothing")
+        return self
 
 
 @operators.register("max_abs")

@@ -1,5 +1,6 @@
 """The one training loop: fine-tune the tuned tensors and a head on the images of a task, epoch by epoch."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from torch.nn import functional
 from lca.config import AugmentOptions, TrainingOptions
 from lca.data.streams import Task
 from lca.data.views import draw_crops, training_view
+from lca.errors import LcaError
 from lca.features import FeatureExtractor
 from lca.files import Part
 from lca.heads import GrowingHeads, TaskHead
@@ -75,6 +77,8 @@ class FineTuning:
                 advance(len(index))
         self._extractor.eval()
         loss, correct = (totals / len(labels)).tolist()
+        if not math.isfinite(loss):
+            raise LcaError(f"training diverged in {what}: the loss is {loss}; lower training.lr (it is {options.lr})")
         return {"loss": loss, "accuracy": correct}
 
     def finish(self, task: Task, heads: GrowingHeads, new: list[int]) -> None:

@@ -178,7 +178,7 @@ def test_a_spent_budget_says_how_to_go_on(lca, recipe, tmp_path):
         assert "the budget is spent; everything so far is saved. Go on with:" in answer[2]
         assert "  lca run mine.yaml --budget 0s --set 'name=with space'\n" in answer[2]
     assert answer[0] == 0
-    assert stops == 6  # an epoch, keeping the head, the evaluation; twice
+    assert stops == 8  # an epoch, keeping the head, the task, the evaluation; twice
     assert (tmp_path / "runs" / "with space" / "results.json").exists()
 
 

@@ -26,7 +26,7 @@ REFERENCE = {
 @pytest.fixture
 def source(make_images):
     train = make_images(NAMES, [10, 10, 10, 10, 5, 1], seed=1)
-    return Source("tiny", train, make_images(NAMES, 2, seed=2), "", 3, ViewOptions())
+    return Source("tiny", train, make_images(NAMES, 2, seed=2), 3, ViewOptions())
 
 
 def stream(source, seed=0, **options):

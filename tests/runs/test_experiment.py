@@ -155,7 +155,7 @@ def test_a_kept_model_predicts_what_the_run_says(finished):
         confidence, prediction = model.logits(features, branch).softmax(1).max(1)
         assert torch.equal(prediction.int(), data[f"3/{branch}/prediction"])
         assert torch.equal(confidence, data[f"3/{branch}/confidence"])
-    unknown = model.method.unknown_score(features, "best")
+    unknown = model.method.unknown_scores(features)["best"]
     assert torch.equal(unknown, data["3/best/unknown"])
     assert "3/none/unknown" not in data
 
@@ -172,9 +172,9 @@ def test_a_budget_stops_after_every_step_and_the_end_is_the_same(tmp_path, name)
         except BudgetSpent:
             stops += 1
             assert has_state(tmp_path / "sliced" / "checkpoint")
-            assert len(log_of(tmp_path / "sliced", "step")) + len(log_of(tmp_path / "sliced", "evaluated")) >= stops
-    # one stop after every step of every phase, and one after every evaluated task of a stream
-    assert stops == len(steps(tmp_path / "whole")) + (0 if name == "joint" else 4)
+            assert sum(len(log_of(tmp_path / "sliced", event)) for event in ("step", "learnt", "evaluated")) >= stops
+    # one stop after every step of every phase, after every task, and after every evaluated task of a stream
+    assert stops == len(steps(tmp_path / "whole")) + (1 if name == "joint" else 8)
     assert steps(tmp_path / "sliced") == steps(tmp_path / "whole")
     assert tiny.outcome(tmp_path / "sliced") == tiny.outcome(tmp_path / "whole")
 
@@ -239,7 +239,7 @@ def test_the_key_of_a_trunk(tmp_path, changes, same):
 
     def key(chosen):
         source = load_source(chosen.data, chosen.seed, 16, Progress())
-        model = ContinualClassifier(chosen, chosen.data.view or source.view, backbone=tiny.load_tiny_backbone())
+        model = ContinualClassifier(chosen, chosen.data.view.over(source.view), backbone=tiny.load_tiny_backbone())
         return TrunkCache(tmp_path, model, source)._folder.name
 
     assert (key(QUICK_IM) == key(tiny.recipe(QUICK_IM.dump(), changes))) is same

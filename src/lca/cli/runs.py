@@ -104,13 +104,16 @@ def sweep_command(
         value = parse_override(f"value={text.partition('=')[2]}")["value"]
         content = merge_mappings(content, {"grid": {key: value if isinstance(value, list) else [value]}})
     cells = expand(content, recipe)
+    only = None
     if shard is not None:
         number, slash, count = shard.partition("/")
         if not slash or not number.isdigit() or not count.isdigit():
             raise LcaError(f"--shard takes I/N, for example 1/4; came {shard!r}")
-        cells = part_of(cells, int(number), int(count))
+        only = part_of(cells, int(number), int(count))
     folder = out or Path("runs") / str(name)
-    packed = _resumable(lambda: sweep(cells, folder, budget=Budget.parse(budget), progress=choose_progress(quiet)))
+    packed = _resumable(
+        lambda: sweep(cells, folder, only=only, budget=Budget.parse(budget), progress=choose_progress(quiet))
+    )
     failed = _show_pack(packed, folder, str(name))
     if failed:
         raise typer.Exit(1)

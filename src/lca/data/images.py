@@ -1,5 +1,6 @@
 """Sets of labelled images, decoded once to uint8 and kept together on one canvas."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,18 +47,25 @@ class _Lifetime:
 
 class ImageSet:
     """Labelled images of named classes. After `close` nothing can be read, nor from the sets made of it: earlier tasks
-    stay out of reach."""
+    stay out of reach. Sets made of a set share its pixels; only reading them copies."""
 
     def __init__(
-        self, pixels: Pixels, labels: Tensor, classes: tuple[str, ...], within: tuple[_Lifetime, ...] = ()
+        self,
+        pixels: Pixels,
+        labels: Tensor,
+        classes: tuple[str, ...],
+        rows: Tensor | None = None,
+        within: tuple[_Lifetime, ...] = (),
     ) -> None:
         self._content: tuple[Pixels, Tensor] | None = (pixels, labels)
+        self._rows = rows
         self._lifetimes = (*within, _Lifetime())
         self.classes = classes
 
     @property
     def pixels(self) -> Pixels:
-        return self._open()[0]
+        pixels = self._open()[0]
+        return pixels if self._rows is None else pixels[self._rows]
 
     @property
     def labels(self) -> Tensor:
@@ -68,18 +76,29 @@ class ImageSet:
         return len(self.labels)
 
     def subset(self, index: Tensor) -> "ImageSet":
-        return ImageSet(self.pixels[index], self.labels[index], self.classes, self._lifetimes)
+        return self._made_of(index, self.labels[index], self.classes)
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
         """The images of the named classes, class by class in that order, with labels in that order."""
         position = {name: number for number, name in enumerate(self.classes)}
         rows = [torch.nonzero(self.labels == position[name])[:, 0] for name in names]
         labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
-        return ImageSet(self.pixels[torch.cat(rows)], torch.cat(labels), tuple(names), self._lifetimes)
+        return self._made_of(torch.cat(rows), torch.cat(labels), tuple(names))
+
+    def fingerprint(self) -> str:
+        """Hash of classes, labels and pixels."""
+        pixels, digest = self.pixels, hashlib.sha256(repr(self.classes).encode())
+        for tensor in (self.labels, pixels.sizes, pixels.canvas):
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
 
     def close(self) -> None:
         self._content = None
         self._lifetimes[-1].over = True
+
+    def _made_of(self, index: Tensor, labels: Tensor, classes: tuple[str, ...]) -> "ImageSet":
+        rows = index if self._rows is None else self._rows[index]
+        return ImageSet(self._open()[0], labels, classes, rows, self._lifetimes)
 
     def _open(self) -> tuple[Pixels, Tensor]:
         if self._content is None or any(lifetime.over for lifetime in self._lifetimes):

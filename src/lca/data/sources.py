@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ class Source:
     name: str
     train: ImageSet
     test: ImageSet
-    fingerprint: str
-    """Hash of what the numbers depend on: file names and sizes, or the card."""
     tasks: int
     """Number of tasks in the literature."""
     view: ViewOptions
@@ -37,6 +35,11 @@ class Source:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.train.classes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all classes, labels and pixels."""
+        return hash_json([self.train.fingerprint(), self.test.fingerprint()])
 
 
 Reader = Callable[[str, DataOptions, int, int, Progress], Source]
@@ -77,7 +80,7 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
     everything = ImageSet(pixels, labels, tuple(str(name) for name in card["classes"]))
     train, test = torch.nonzero(~is_test)[:, 0], torch.nonzero(is_test)[:, 0]
     view = ViewOptions.model_validate(card["view"])
-    return Source("digits", everything.subset(train), everything.subset(test), hash_json(card), card["tasks"], view)
+    return Source("digits", everything.subset(train), everything.subset(test), card["tasks"], view)
 
 
 @sources.register("folder")
@@ -98,16 +101,11 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     if not split:
         listing = _seeded_split(listing["all"], options.test_share, seed)
-    facts = {
-        part: [[name, file.name, file.stat().st_size] for name in files for file in files[name]]
-        for part, files in listing.items()
-    }
     card = read_card("folder")
     return Source(
         f"folder:{root.name}",
         _read(listing["train"], working_size, progress),
         _read(listing["test"], working_size, progress),
-        hash_json(facts),
         min(card["tasks"], len(classes)),
         ViewOptions.model_validate(card["view"]),
     )
@@ -127,7 +125,7 @@ def read_class_folders(root: Path, working_size: int, progress: Progress) -> Ima
     files = {name: paths for name, paths in _class_files(root).items() if paths}
     if not files:
         raise LcaError(f"{root}: none of its folders holds an image")
-    return _read(files, working_size, progress)
+    return _decode(files, working_size, progress)
 
 
 def _class_files(root: Path) -> dict[str, list[Path]]:
@@ -156,20 +154,21 @@ _decoded: dict[str, ImageSet] = {}
 
 
 def _read(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
-    """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
-    classes = tuple(files)
-    paths = [path for name in classes for path in files[name]]
+    """The decoded files of every class, from memory if they were read before and have not changed."""
+    paths = [path for paths in files.values() for path in paths]
     stats = [path.stat() for path in paths]
     key = hash_json([working_size, [[str(p), s.st_size, s.st_mtime_ns] for p, s in zip(paths, stats, strict=True)]])
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        _decoded[key] = _decode(files, paths, working_size, progress)
+        _decoded[key] = _decode(files, working_size, progress)
     return _decoded[key]
 
 
-def _decode(files: dict[str, list[Path]], paths: list[Path], working_size: int, progress: Progress) -> ImageSet:
+def _decode(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
+    """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
     classes = tuple(files)
+    paths = [path for name in classes for path in files[name]]
     labels = [number for number, name in enumerate(classes) for _ in files[name]]
     decoded = decode_all(paths, working_size, progress)
     readable = [(image, label) for image, label in zip(decoded, labels, strict=True) if image is not None]

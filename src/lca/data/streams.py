@@ -1,6 +1,6 @@
 """Streams: the tasks of a run, one at a time. What is not the current task cannot be read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -62,6 +62,11 @@ class Stream:
         seen = [name for classes in self.task_classes[: upto + 1] for name in classes]
         assert self._evaluation is not None
         return self._evaluation.of_classes(seen)
+
+    def evaluation_count(self, classes: Sequence[str]) -> int:
+        """How many evaluation images these classes have."""
+        assert self._evaluation is not None
+        return len(self._evaluation.of_classes(classes))
 
     def train_counts(self) -> list[int]:
         """Training images per class, in class order."""

@@ -98,9 +98,9 @@ class Method(ABC):
         """Take over a trunk; the branches stay as they are."""
         self.load_state(state)
 
-    def unknown_score(self, features: Tensor, branch: str) -> Tensor | None:
-        """How far features lie from every known class, or None if the branch keeps no statistics."""
-        return None
+    def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
+        """How far features lie from every known class, for the branches that keep statistics."""
+        return {}
 
     def storage(self, branch: str | None = None) -> dict[str, int]:
         """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.features import extract
 from lca.files import State
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
 from lca.training import FineTuning
@@ -69,6 +70,12 @@ class SequentialFineTuning(Method):
         learnt = sum(self.heads.sizes)
         self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
         self.tensors = self.setting.extractor.tensors()
+        newest = self.heads.tasks[-1]
+        if isinstance(newest, PrototypeHead) and max(labels) >= learnt:
+            features = extract(self.setting.extractor, task.train, self.setting.progress, "class means")
+            new = [place for place, label in enumerate(labels) if label >= learnt]
+            means = [features[(task.train.labels == place).to(features.device)].mean(0) for place in new]
+            newest.set_from_means(torch.stack(means), norm=1.0)
 
     def _head_from_mean(self, task: Task) -> None:
         features = extract(self.setting.extractor, task.train, self.setting.progress, "class mean")

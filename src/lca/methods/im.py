@@ -16,6 +16,7 @@ from lca.branches import BranchSet, branch
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.drift import drifts
+from lca.errors import LcaError
 from lca.features import extract
 from lca.files import Part, State
 from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
@@ -46,9 +47,12 @@ class ImOptions(MethodOptions):
             raise ValueError("align needs at least one branch; `none` is the heads as trained")
         if len(set(names)) < len(names):
             raise ValueError(f"every branch needs a name of its own, came {names}")
-        check_merge(self.merge, self.init_from)
-        for each in self.align:
-            drifts[each.drift.model]
+        try:
+            check_merge(self.merge, self.init_from)
+            for each in self.align:
+                drifts[each.drift.model]
+        except LcaError as error:
+            raise ValueError(str(error)) from None
         return self
 
 
@@ -92,8 +96,8 @@ class IncrementalMerging(Method):
     def branches(self) -> list[str]:
         return [each.name for each in self.options.align]
 
-    def unknown_score(self, features: Tensor, branch: str) -> Tensor | None:
-        return self.branch_set.unknown_score(features, branch)
+    def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
+        return self.branch_set.unknown_scores(features)
 
     def storage(self, branch: str | None = None) -> dict[str, int]:
         sizes = super().storage()

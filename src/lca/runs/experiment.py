@@ -1,23 +1,22 @@
 """The experiment loop: a stream of tasks through a classifier, evaluated after each, resumable anywhere."""
 
-import platform
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import lca
 from lca.backbones import load_backbone
 from lca.classifier import ContinualClassifier
 from lca.config import Recipe
 from lca.data.sources import Source, load_source
 from lca.data.streams import Stream
+from lca.device import versions
+from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord, correct_by_class
 from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
 from lca.methods import Phase
@@ -67,7 +66,13 @@ class _Experiment:
         backbone = load_backbone(recipe.backbone)
         self.source = load_source(recipe.data, recipe.seed, backbone.preprocessing.size, progress)
         self.stream = Stream(self.source, recipe.data, recipe.seed)
-        view = recipe.data.view or self.source.view
+        for number, classes in enumerate(self.stream.task_classes):
+            if not self.stream.evaluation_count(classes):
+                raise LcaError(
+                    f"task {number + 1} has no images to evaluate on (classes {', '.join(classes[:5])}): add images, "
+                    "or put more classes into a task with data.tasks"
+                )
+        view = recipe.data.view.over(self.source.view)
         self.classifier = ContinualClassifier(recipe, view, progress, backbone)
         self.cache = None if trunks is None else TrunkCache(trunks, self.classifier, self.source)
         self.task = 0
@@ -76,6 +81,8 @@ class _Experiment:
         self.evaluations: list[Part] = []
         self.seconds: dict[str, float] = defaultdict(float)
         self._trunk_phases: list[Phase] = []
+        self._trunk_seconds: dict[str, float] = defaultdict(float)
+        self._checkpoint_cost = 0.0
         self._every = checkpoint_every
         self._last_checkpoint = time.monotonic()
         if has_state(folder.checkpoint):
@@ -98,12 +105,15 @@ class _Experiment:
     def begin(self, phases: Sequence[Phase]) -> None:
         """Take the task's trunk from the cache, unless this run is already past it."""
         self._trunk_phases = [phase for phase in phases if phase.trunk]
+        self._trunk_seconds = defaultdict(float)
         if self.cache is None or any(phase.name in self.done for phase in phases if not phase.trunk):
             return
         stored = self.cache.load(self.task) if self._trunk_phases else None
         if stored is not None:
-            self.classifier.method.load_trunk_state(stored)
+            self._take_trunk(stored)
             self.done = {phase.name: phase.steps for phase in self._trunk_phases}
+            for name, seconds in stored.meta["seconds"].items():
+                self.seconds[name] += seconds
             self.folder.log("trunk from cache", task=self.task)
 
     def steps_done(self, phase: Phase) -> int:
@@ -112,11 +122,24 @@ class _Experiment:
     def step_done(self, phase: Phase, step: int, seconds: float, measured: dict[str, float]) -> None:
         self.done[phase.name] = step + 1
         self.seconds[phase.name] += seconds
+        if phase.trunk:
+            self._trunk_seconds[phase.name] += seconds
         self.folder.log("step", task=self.task, phase=phase.name, step=step, seconds=round(seconds, 4), **measured)
         last_of_trunk = bool(self._trunk_phases) and phase is self._trunk_phases[-1] and step + 1 == phase.steps
         if last_of_trunk and self.cache is not None:
-            self.cache.save(self.task, self.classifier.method.trunk_state())
+            self._share_trunk(self.cache)
         self._checkpoint()
+
+    def _share_trunk(self, cache: TrunkCache) -> None:
+        """Put the trunk into the cache; if another run was faster, go on with the other's, so that all agree."""
+        state = self.classifier.method.trunk_state()
+        state.meta = {"method": state.meta, "seconds": dict(self._trunk_seconds)}
+        stored = None if cache.save(self.task, state) else cache.load(self.task)
+        if stored is not None:
+            self._take_trunk(stored)
+
+    def _take_trunk(self, stored: State) -> None:
+        self.classifier.method.load_trunk_state(State(stored.parts, stored.meta["method"]))
 
     # The loop
 
@@ -124,14 +147,14 @@ class _Experiment:
         if not self.learnt:
             with self.stream.open(self.task) as task:
                 self.classifier.learn(task, journal=self)
-            self.learnt = True
-            self._keep_model()
-        features = self.cache.load_test_features(self.task) if self.cache else None
+            self._task_learnt()
+        cache = self.cache if self._trunk_phases else None  # without a trunk of its own, a method shares no features
+        features = cache.load_test_features(self.task) if cache else None
         images = self.stream.test(self.task)
         if features is None:
             features = self._timed("evaluate", lambda: self.classifier.features(images, f"task {self.task + 1}, test"))
-            if self.cache is not None:
-                self.cache.save_test_features(self.task, features)
+            if cache is not None:
+                cache.save_test_features(self.task, features)
         self._evaluated(features.to(self.classifier.compute.device), len(self.classifier.classes))
         self.task, self.learnt, self.done = self.task + 1, False, {}
         self._checkpoint()
@@ -141,8 +164,7 @@ class _Experiment:
         if not self.learnt:
             with self.stream.everything() as task:
                 self.classifier.learn(task, journal=self)
-            self.learnt = True
-            self._keep_model()
+            self._task_learnt()
         images = self.stream.test(len(self.stream) - 1)
         features = self._timed("evaluate", lambda: self.classifier.features(images, "test"))
         for classes in self._classes_after_each_task():
@@ -153,20 +175,29 @@ class _Experiment:
         """Predictions of every branch for the test images of the first `classes` classes."""
         part: Part = {}
         accuracies = []
-        labels = self.stream.test(self.task).labels
+        labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
         for branch in self.classifier.method.branches():
             logits = self.classifier.logits(features, branch)[:, :classes]
             confidence, prediction = logits.softmax(1).max(1)
             part[f"{branch}/prediction"] = prediction.cpu().int()
             part[f"{branch}/confidence"] = confidence.cpu()
-            unknown = self.classifier.method.unknown_score(features, branch)
-            if unknown is not None:
-                part[f"{branch}/unknown"] = unknown.cpu()
+            if branch in unknown:
+                part[f"{branch}/unknown"] = unknown[branch].cpu()
             accuracy = (prediction.cpu() == labels).float().mean() * 100
             accuracies.append(f"{branch} {accuracy:.1f}")
         self.evaluations.append(part)
         self.folder.log("evaluated", task=self.task, accuracies=accuracies)
         self.progress.line(f"after task {self.task + 1} of {len(self.stream)}: accuracy {', '.join(accuracies)}")
+
+    def _task_learnt(self) -> None:
+        self.learnt = True
+        self.folder.log("learnt", task=self.task)
+        path = self.folder.keep_model(self.task, self.recipe.keep_models)
+        if path is not None:
+            self.classifier.save(path)
+            if self.recipe.keep_models == "last":
+                self.folder.drop_older_models(self.task)
+        self._checkpoint()
 
     def _timed(self, name: str, work: Any) -> Any:
         began = time.perf_counter()
@@ -174,18 +205,14 @@ class _Experiment:
         self.seconds[name] += time.perf_counter() - began
         return result
 
-    def _keep_model(self) -> None:
-        path = self.folder.keep_model(self.task, self.recipe.keep_models)
-        if path is not None:
-            self.classifier.save(path)
-            if self.recipe.keep_models == "last":
-                self.folder.drop_older_models(self.task)
-
     # The state
 
     def _checkpoint(self) -> None:
+        """Write the state if the last one is old enough, also for what writing it costs (at most a twentieth)."""
         spent = self.budget.spent()
-        if spent or time.monotonic() - self._last_checkpoint >= self._every:
+        began = time.monotonic()
+        due = max(self._every, 20 * self._checkpoint_cost) if self._every else 0.0
+        if spent or began - self._last_checkpoint >= due:
             state = self.classifier.state()
             for number, part in enumerate(self.evaluations):
                 state.parts[f"evaluation/{number}"] = part
@@ -195,14 +222,21 @@ class _Experiment:
                 "done": self.done,
                 "evaluations": len(self.evaluations),
                 "seconds": dict(self.seconds),
+                "data": self.source.fingerprint,
             }
             save_state(self.folder.checkpoint, state)
             self._last_checkpoint = time.monotonic()
+            self._checkpoint_cost = self._last_checkpoint - began
         if spent:
             raise BudgetSpent
 
     def _restore(self, state: State) -> None:
         position = state.meta.pop("run")
+        if position["data"] != self.source.fingerprint:
+            raise LcaError(
+                f"the images of {self.source.name} have changed since this run was begun. Nothing was written. Put "
+                "them back to go on, or use another --out for a new run."
+            )
         self.task, self.learnt, self.done = position["task"], position["learnt"], position["done"]
         self.seconds.update(position["seconds"])
         self.evaluations = [state.parts.pop(f"evaluation/{number}") for number in range(position["evaluations"])]
@@ -217,8 +251,7 @@ class _Experiment:
             "recipe": self.recipe.dump(),
             "data": _describe(self.source, self.stream),
             "backbone": {"name": self.classifier.backbone.name, "sha256": self.classifier.backbone.fingerprint},
-            "versions": {name: version(name) for name in ("torch", "timm", "numpy")}
-            | {"lca": lca.__version__, "python": platform.python_version()},
+            "versions": versions(),
             "machine": self.classifier.compute.describe(),
             "branches": {
                 branch: {

@@ -72,7 +72,7 @@ class RunFolder:
         """Append one line to the log."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
     def keep_model(self, task: int, keep: str) -> Path | None:
         """Where the model after a task goes, or None if it is not kept."""

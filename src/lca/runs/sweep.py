@@ -82,22 +82,30 @@ def shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
 
 
 def sweep(
-    cells: list[Cell], out: Path, *, budget: Budget | None = None, progress: Progress | None = None
+    cells: list[Cell],
+    out: Path,
+    *,
+    only: list[Cell] | None = None,
+    budget: Budget | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run all cells that are not finished; a failed cell is recorded and the others go on. Returns the pack.
+    """Run all cells, or `only` some of them, that are not finished; a failed cell is recorded and the others go on.
+
+    Returns the pack of all cells, whoever ran them: several shards may share one folder.
 
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
     budget, progress = budget or Budget(), progress or Progress()
     out.mkdir(parents=True, exist_ok=True)
-    for number, cell in enumerate(cells):
+    chosen = cells if only is None else only
+    for number, cell in enumerate(chosen):
         folder = out / "cells" / cell.folder
         failure = folder / "failed.json"
         if RunFolder(folder).finished() is not None:
             continue
         if budget.spent():
             raise BudgetSpent
-        progress.line(f"cell {number + 1} of {len(cells)}: {cell.label}, seed {cell.recipe.seed}")
+        progress.line(f"cell {number + 1} of {len(chosen)}: {cell.label}, seed {cell.recipe.seed}")
         try:
             run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
             failure.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """The trunk cache: what all branches of a backbone share is trained and extracted once.
 
 A trunk is named by the hash of everything that influences it: the recipe's trunk keys, the data, the weights, the
-device's arithmetic and the format version. Branch keys (alignment, lambda, drift) are not among them, so a sweep over
-those trains nothing.
+device's arithmetic, and the versions of format and libraries. Branch keys (alignment, lambda, drift) are not among
+them, so a sweep over those trains nothing.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lca.classifier import ContinualClassifier
 from lca.data.sources import Source
+from lca.device import versions
 from lca.files import FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
 
 
@@ -29,6 +30,7 @@ class TrunkCache:
                 "weights": classifier.backbone.fingerprint,
                 "data": source.fingerprint,
                 "compute": classifier.compute.describe(),
+                "versions": versions(),
             }
         )
         self._folder = root / key[:24]
@@ -37,8 +39,9 @@ class TrunkCache:
         """What the trunk phases of a task left behind, if some run has been there."""
         return self._read(f"task-{task:02d}")
 
-    def save(self, task: int, state: State) -> None:
-        self._write(f"task-{task:02d}", state)
+    def save(self, task: int, state: State) -> bool:
+        """Whether it was ours to write; if another run was first, go on with what it wrote."""
+        return self._write(f"task-{task:02d}", state)
 
     def load_test_features(self, task: int) -> Tensor | None:
         state = self._read(f"test-{task:02d}")
@@ -50,7 +53,10 @@ class TrunkCache:
     def _read(self, name: str) -> State | None:
         return load_state(self._folder / name) if has_state(self._folder / name) else None
 
-    def _write(self, name: str, state: State) -> None:
-        if not has_state(self._folder / name):
-            with new_folder(self._folder / name) as folder:
-                save_state(folder, state)
+    def _write(self, name: str, state: State) -> bool:
+        if has_state(self._folder / name):
+            return False
+        with new_folder(self._folder / name) as folder:
+            save_state(folder, state)
+            written = (folder / "state.json").stat().st_ino
+        return (self._folder / name / "state.json").stat().st_ino == written
