@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from lca import ContinualClassifier, LcaError
+from lca.backbones import EMBEDDED
 from lca.config import validate_recipe
 from lca.files import load_tensors
 
@@ -240,3 +241,14 @@ def test_other_methods_are_held_the_same_way(tmp_path, method):
     model.learn(pairs("blue"))
     model.save(tmp_path)
     assert torch.equal(logits(ContinualClassifier.load(tmp_path)), logits(model))
+
+
+def test_a_model_can_be_loaded_for_another_device_and_weights_file(tmp_path, taught):
+    taught.save(tmp_path / "model")
+    weights = EMBEDDED / "vit_pico_patch8_64.safetensors"
+    moved = ContinualClassifier.load(tmp_path / "model", device="cpu", weights=weights)
+    assert moved.recipe.device == "cpu"
+    assert moved.recipe.backbone.weights == weights
+    assert torch.equal(logits(moved), logits(taught))
+    with pytest.raises(LcaError, match="unknown device 'tpu'"):
+        ContinualClassifier.load(tmp_path / "model", device="tpu")

@@ -219,3 +219,15 @@ def test_hashes(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     assert hash_file(tmp_path / "empty").startswith("e3b0c44298fc1c14")
     assert hash_json({"a": 1, "b": [2]}) == hash_json({"b": [2], "a": 1}) != hash_json({"a": 1, "b": [3]})
+
+
+def test_saving_deletes_nobody_elses_files(tmp_path):
+    folder = tmp_path / "w"
+    folder.mkdir()
+    foreign = [folder / name for name in ("precious.safetensors", "weights-v2.safetensors", "notes.txt", ".hidden.tmp")]
+    for path in foreign:
+        path.write_bytes(b"mine")
+    save_state(folder, State({"a": {"x": torch.zeros(2)}}))
+    save_state(folder, State({"a": {"x": torch.ones(2)}}))
+    assert all(path.read_bytes() == b"mine" for path in foreign)
+    assert len(list(folder.glob("a-*.safetensors"))) == 1

@@ -309,3 +309,32 @@ def test_control_c_leaves_a_run_that_goes_on(lca, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "results.json").exists()
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events.count("resumed") == 2
+
+
+def test_a_sweep_recipe_given_to_run(lca):
+    code, _, err = lca("run", "demo")
+    assert code == 2
+    assert "use `lca sweep demo`" in err
+
+
+def test_show_of_a_results_file_an_unfinished_run_and_something_else(lca, recipe, tmp_path):
+    assert lca("run", recipe(), "--out", "done", "--trunks", "none")[0] == 0
+    assert not (tmp_path / "trunks").exists()
+    code, out, _ = lca("show", "done/results.json", "--pivot")
+    assert code == 0
+    assert out.startswith("| AA / last |")
+    assert lca("run", recipe(), "--out", "open", "--budget", "0")[0] == 75
+    code, _, err = lca("show", "open")
+    assert code == 2
+    assert "not finished yet: open" in err
+    (tmp_path / "x.json").write_text("[]")
+    code, _, err = lca("show", "x.json")
+    assert code == 2
+    assert "neither a run folder nor a pack" in err
+
+
+def test_a_seed_out_of_range_names_the_key(lca, recipe):
+    code, _, err = lca("run", recipe(), "--set", "seed=-1")
+    assert code == 2
+    assert "seed" in err
+    assert "greater than or equal to 0" in err

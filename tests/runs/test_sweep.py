@@ -237,3 +237,12 @@ def test_shards_merged_are_the_whole_sweep(tmp_path):
 def test_cells_that_a_table_would_mix_are_refused():
     with pytest.raises(LcaError, match="two different cells are called 'finetune', seed 5; give each a label"):
         expand(small(cells=[{"training": {"lr": 0.1}}, {"training": {"lr": 0.2}}]))
+
+
+def test_shards_in_one_folder_share_one_pack(tmp_path):
+    cells = expand(small(grid={"seed": [1, 2]}))
+    with tiny.tiny_backbone():
+        for number in (1, 2):
+            packed = sweep(cells, tmp_path, only=shard(cells, number, 2))
+    assert [cell["status"] for cell in packed["cells"]] == ["finished", "finished"]
+    assert read_json(tmp_path / "pack.json") == packed

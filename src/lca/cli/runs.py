@@ -33,6 +33,14 @@ def run_command(
     recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a path ending in .yaml.")],
     overrides: Overrides = [],  # noqa: B006  # typer copies it
     out: Annotated[Path | None, typer.Option("--out", help="Run folder; by default runs/NAME.")] = None,
+    trunks: Annotated[
+        str | None,
+        typer.Option(
+            "--trunks",
+            help="Where trained backbones are kept for other runs (`none`: nowhere).",
+            show_default="trunks/ beside the run folder",
+        ),
+    ] = None,
     budget: BudgetText = None,
     quiet: Quiet = False,
 ) -> None:
@@ -46,7 +54,7 @@ def run_command(
 
       lca run best --set data.source=folder:photos --set data.tasks=4 --out runs/photos
 
-      lca run paper --set 'method.align=[none, ca, lca]' --budget 9m
+      lca run best --set 'method.align=[none, ca, lca, best]' --budget 9m
     """
     from lca.config import load_recipe
     from lca.progress import choose_progress
@@ -59,7 +67,7 @@ def run_command(
         lambda: run(
             loaded,
             folder,
-            trunks=folder.parent / "trunks",
+            trunks=None if trunks == "none" else Path(trunks or folder.parent / "trunks"),
             budget=Budget.parse(budget),
             progress=choose_progress(quiet),
         )
@@ -139,6 +147,11 @@ def show_command(
     from lca.report.tables import pivot_markdown, print_rows, rows_of
 
     pairs: list[tuple[str, Any]] = []
+    paths = [path.parent if path.name == "results.json" else path for path in paths]
+    if unfinished := [
+        str(path) for path in paths if (path / "recipe.yaml").exists() and not (path / "results.json").exists()
+    ]:
+        raise LcaError(f"not finished yet: {', '.join(unfinished)}")
     runs = {path: read_json(path / "results.json") for path in paths if (path / "results.json").exists()}
     recipes = [{**results["recipe"], "seed": None} for results in runs.values()]
     alike = all(one == two for one in recipes for two in recipes if one["name"] == two["name"])
@@ -147,6 +160,8 @@ def show_command(
             pairs.append((runs[path]["recipe"]["name"] if alike else str(path), runs[path]))
         else:
             packed = read_json(path / "pack.json" if path.is_dir() else path)
+            if not isinstance(packed, dict) or "cells" not in packed:
+                raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
             pairs += [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
     if not pairs:
         raise LcaError("there are no finished runs to show")

@@ -87,6 +87,7 @@ class RunFolder:
         content = recipe.dump()
         begun = has_state(self.checkpoint) or self.results.exists()
         if not begun or not self.recipe.exists():  # a run that failed before its first checkpoint binds nobody
+            shutil.rmtree(self.models, ignore_errors=True)
             write_atomic(self.recipe, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
             return
         changed = differences(yaml.safe_load(self.recipe.read_text(encoding="utf-8")), content)
