@@ -106,9 +106,9 @@ class _Experiment:
         """Take the task's trunk from the cache, unless this run is already past it."""
         self._trunk_phases = [phase for phase in phases if phase.trunk]
         self._trunk_seconds = defaultdict(float)
-        if self.cache is None or any(phase.name in self.done for phase in phases if not phase.trunk):
+        if self.cache is None or all(self.steps_done(phase) == phase.steps for phase in self._trunk_phases):
             return
-        stored = self.cache.load(self.task) if self._trunk_phases else None
+        stored = self.cache.load(self.task)
         if stored is not None:
             self._take_trunk(stored)
             self.done = {phase.name: phase.steps for phase in self._trunk_phases}
