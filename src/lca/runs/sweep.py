@@ -105,7 +105,9 @@ def sweep(
             continue
         if budget.spent():
             raise BudgetSpent
-        progress.line(f"cell {number + 1} of {len(chosen)}: {cell.label or cell.recipe.method.name}, seed {cell.recipe.seed}")
+        progress.line(
+            f"cell {number + 1} of {len(chosen)}: {cell.label or cell.recipe.method.name}, seed {cell.recipe.seed}"
+        )
         try:
             run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
             failure.unlink(missing_ok=True)
