@@ -289,7 +289,12 @@ def test_control_c_leaves_a_run_that_goes_on(lca, tmp_path, monkeypatch):
     before = log.read_text().count("\n")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "lca", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as first:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+    def heed_interrupts():  # a shell starts background jobs, and so the tests in them, with SIGINT ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(command, **pipes, env=environment, preexec_fn=heed_interrupts) as first:
         deadline = time.monotonic() + 120
         while log.read_text().count("\n") < before + 2:  # it has gone on, and made a step
             assert first.poll() is None, first.stderr.read()
