@@ -3,12 +3,12 @@
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.config import NamedOptions
-from lca.errors import LcaError
+from lca.errors import LcaError, nearest
 from lca.files import Part
 from lca.registry import Registry
 
@@ -16,13 +16,21 @@ from lca.registry import Registry
 class HeadOptions(NamedOptions):
     """What a task head is."""
 
-    name: Literal["linear", "mlp", "cosine", "prototype"] = "linear"
+    name: str = "linear"
+    """One of the registered heads: linear, mlp, cosine, prototype."""
     bias: bool = False
     """`linear` and `mlp`: whether the last layer has a bias (the published heads have none)."""
     hidden: int | None = Field(None, ge=1)
     """`mlp`: width of the hidden layer; by default the feature width."""
     scale: float = Field(20.0, gt=0)
     """`cosine` and `prototype`: factor on the cosine; `cosine` goes on to train it."""
+
+    @field_validator("name")
+    @classmethod
+    def _registered(cls, name: str) -> str:
+        if name not in heads:
+            raise ValueError(f"unknown head {name!r}; {nearest(name, heads)}")
+        return name
 
 
 class TaskHead(nn.Module):
@@ -31,6 +39,7 @@ class TaskHead(nn.Module):
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__()
         self.classes = classes
+        self.options = options
 
     def set_from_means(self, means: Tensor, norm: float) -> None:
         """Make the rows point at class means (classes, d): for tasks that cannot be trained."""
@@ -193,13 +202,14 @@ class GrowingHeads(nn.Module):
             for number, head in enumerate(self._heads())
             for name, tensor in head.named_parameters()
         }
-        return part, {"heads": [{"classes": head.classes, "options": _options_of(head)} for head in self._heads()]}
+        return part, {
+            "heads": [{"classes": head.classes, "options": head.options.model_dump()} for head in self._heads()]
+        }
 
     def load(self, part: Part, meta: dict[str, Any]) -> None:
         self.tasks = nn.ModuleList()
         for number, entry in enumerate(meta["heads"]):
-            options = self.options.model_copy(update=entry["options"])
-            head = self.new_head(entry["classes"], torch.Generator(), options)
+            head = self.new_head(entry["classes"], torch.Generator(), HeadOptions(**entry["options"]))
             for name, parameter in head.named_parameters():
                 stored = part[f"{number}.{name}"]
                 if stored.shape != parameter.shape:
@@ -222,19 +232,6 @@ def linear_heads(weight: Tensor, bias: Tensor, sizes: list[int], like: GrowingHe
         head.weight.data, head.bias = rows.clone(), nn.Parameter(offsets.clone())
         built.append(head)
     return built
-
-
-def _options_of(head: TaskHead) -> dict[str, Any]:
-    """What `load` must know to build this head again."""
-    match head:
-        case LinearHead():
-            return {"name": "linear", "bias": head.bias is not None}
-        case MlpHead():
-            return {"name": "mlp", "bias": head.output.bias is not None, "hidden": len(head.hidden_bias)}
-        case PrototypeHead():
-            return {"name": "prototype"}
-        case _:
-            return {"name": "cosine"}
 
 
 def _normal(rows: int, width: int, generator: torch.Generator) -> Tensor:
