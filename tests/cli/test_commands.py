@@ -343,3 +343,17 @@ def test_a_seed_out_of_range_names_the_key(lca, recipe):
     assert code == 2
     assert "seed" in err
     assert "greater than or equal to 0" in err
+
+
+def test_examples_are_printed_as_they_must_be_typed(lca):
+    assert "'method.align=[none, ca, lca, best]'" in lca("run", "--help")[1]
+    assert "--grid seed=[1993,1994,1995]" in lca("sweep", "--help")[1]
+
+
+def test_a_full_disk_is_said_in_one_line(lca, recipe, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "log.jsonl").symlink_to("/dev/full")
+    (tmp_path / "full" / "recipe.yaml").write_text("{}")
+    code, _, err = lca("run", recipe(), "--out", "full")
+    assert code == 2
+    assert "could not write full/log.jsonl: No space left on device" in err

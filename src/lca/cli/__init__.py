@@ -12,6 +12,7 @@ app = typer.Typer(
     help="A classifier that keeps learning: Incremental Merging and Local Classifier Alignment.",
     no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode=None,  # it would swallow what stands in square brackets in the examples
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -68,12 +68,12 @@ class SequentialFineTuning(Method):
 
     def _keep(self, task: Task, labels: list[int]) -> None:
         learnt = sum(self.heads.sizes)
-        self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
+        new = [place for place, label in enumerate(labels) if label >= learnt]
+        self.training.finish(task, self.heads, new)
         self.tensors = self.setting.extractor.tensors()
         newest = self.heads.tasks[-1]
-        if isinstance(newest, PrototypeHead) and max(labels) >= learnt:
+        if new and isinstance(newest, PrototypeHead):
             features = extract(self.setting.extractor, task.train, self.setting.progress, "class means")
-            new = [place for place, label in enumerate(labels) if label >= learnt]
             means = [features[(task.train.labels == place).to(features.device)].mean(0) for place in new]
             newest.set_from_means(torch.stack(means), norm=1.0)
 

@@ -71,8 +71,11 @@ class RunFolder:
     def log(self, event: str, **facts: Any) -> None:
         """Append one line to the log."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
-        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        try:
+            with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            raise LcaError(f"could not write {self.path / 'log.jsonl'}: {error.strerror or error}") from error
 
     def keep_model(self, task: int, keep: str) -> Path | None:
         """Where the model after a task goes, or None if it is not kept."""

@@ -4,6 +4,7 @@ import itertools
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ class Cell:
         content = self.recipe.dump()
         del content["name"]
         return hash_json(content)[:12]
+
+    @cached_property
+    def trunk(self) -> str:
+        """The same for cells that can share one training."""
+        return hash_json(self.recipe.trunk())
 
     @property
     def folder(self) -> str:
@@ -65,20 +71,16 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
                 f"{origin}: two different cells are called {cell.label!r}, seed {cell.recipe.seed}; give each a label"
             )
         named.add((cell.label, cell.recipe.seed))
-    order = {
-        trunk: number
-        for number, trunk in reversed(list(enumerate(hash_json(cell.recipe.trunk()) for cell in cells.values())))
-    }
-    return sorted(cells.values(), key=lambda cell: order[hash_json(cell.recipe.trunk())])
+    trunks = list(dict.fromkeys(cell.trunk for cell in cells.values()))
+    return sorted(cells.values(), key=lambda cell: trunks.index(cell.trunk))
 
 
 def shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
     """Part `number` (from 1) of `count`: cells with the same trunk stay together."""
     if not 1 <= number <= count:
         raise LcaError(f"--shard takes NUMBER/COUNT with 1 <= NUMBER <= COUNT, came {number}/{count}")
-    trunks = sorted({hash_json(cell.recipe.trunk()) for cell in cells})
-    mine = set(trunks[number - 1 :: count])
-    return [cell for cell in cells if hash_json(cell.recipe.trunk()) in mine]
+    mine = sorted({cell.trunk for cell in cells})[number - 1 :: count]
+    return [cell for cell in cells if cell.trunk in mine]
 
 
 def sweep(
@@ -119,8 +121,9 @@ def sweep(
             write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
         finally:
             write_json(out / "pack.json", pack(cells, out))
-    write_json(out / "pack.json", pack(cells, out))
-    return read_json(out / "pack.json")
+    packed = pack(cells, out)
+    write_json(out / "pack.json", packed)
+    return packed
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
