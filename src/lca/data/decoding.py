@@ -1,69 +1,340 @@
-"""Reading image files: each is decoded once, to uint8 RGB at a working size."""
+"""Reading images as they come: each is decoded once, to upright uint8 RGB at a working size.
 
-import logging
+Grey becomes three equal channels, transparency lies over white, of several frames the first counts. 16-bit grey is
+divided by 257. Floats within [0, 1] are multiplied by 255, those within [0, 255] stay; other floats and larger integers
+have no scale of their own and are stretched from their minimum and maximum to 0 and 255.
+"""
+
+import hashlib
 import os
-from collections.abc import Iterable, Sequence
+import re
+import stat
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 from torch import Tensor
 
 from lca.errors import LcaError
 from lca.progress import Progress
 
-log = logging.getLogger(__name__)
+ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
+"""A file, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold
+uint8 or floats in [0, 1]."""
 
-UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, ValueError, Image.DecompressionBombError)
-"""What Pillow raises for files that are missing, no image, damaged (a SyntaxError for some PNG files) or too large."""
-SUFFIXES = frozenset(Image.registered_extensions())
+Image.init()
+FORMATS: tuple[str, ...] = tuple(
+    name
+    for name in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB", "PPM", "AVIF", "JPEG2000", "ICO", "QOI", "SGI")
+    if name in Image.OPEN
+)
+"""What is read, whatever a file is called. Others stay out: Pillow would start Ghostscript for EPS."""
+NAMED_FORMATS = {".tga": "TGA", ".icb": "TGA", ".vda": "TGA", ".vst": "TGA", ".pcx": "PCX"}
+"""Formats that have next to no signature, so that only a name can tell."""
+HEIF_SUFFIXES = frozenset({".heic", ".heics", ".heif", ".heifs", ".hif"})
+SUFFIXES = (
+    frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in {*FORMATS, "MPO"})
+    | NAMED_FORMATS.keys()
+    | HEIF_SUFFIXES
+)
+"""Names of image files end in these, in upper or lower case."""
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+SEVERAL_FRAMES = frozenset({"GIF", "PNG", "WEBP", "AVIF", "TIFF"})
+"""Formats whose further frames are more than an inset or a preview."""
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What undoes each EXIF orientation."""
 LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
 canvas that all images share."""
+EMPTY = "is empty"
+NO_IMAGE = "is not an image, or of a format that is not read; save it as JPEG or PNG"
+NO_HEIF = 'is a HEIC photo, which needs another package: pip install "lca[heic]"'
+NAMED = 20
+"""Files that an error names before it only counts."""
 
 
-def decode(image: Path | Image.Image, working_size: int) -> Tensor:
+class UnreadableImage(LcaError):  # noqa: N818
+    """One image cannot be read; the message names it, the reason and what to do."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} {reason}")
+        self.what, self.reason = what, reason
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An image that could not be read: a path or, say, "image 3" of a list, and what is wrong: "is empty"."""
+
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image that was read."""
+
+    pixels: Tensor
+    several_frames: bool
+    digest: bytes
+    """Hash of shape and pixels."""
+
+
+def decode(image: ImageLike, working_size: int) -> Tensor:
     """RGB uint8 (3, h, w), upright, the shorter side at most `working_size`."""
-    if isinstance(image, Path):
+    with _quiet():
+        return _read(image, name_of(image), working_size).pixels
+
+
+def decode_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> list[Tensor | LeftOut]:
+    """Decode many images, in their order; those that cannot be read become what is wrong with them."""
+    read = read_all(images, working_size, progress)
+    return [each.pixels if isinstance(each, Decoded) else each for each in read]
+
+
+def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> list[Decoded | LeftOut]:
+    """`decode_all`, with what there is to know about each image. In threads: Pillow releases the interpreter lock."""
+
+    def attempt(numbered: tuple[int, ImageLike]) -> Decoded | LeftOut:
+        number, image = numbered
         try:
-            with Image.open(image) as opened:
-                return decode(opened, working_size)
-        except UNREADABLE as error:
-            raise LcaError(f"{image} cannot be read as an image: {error}") from error
-    upright = ImageOps.exif_transpose(image).convert("RGB")
-    width, height = upright.size
+            return _read(image, name_of(image, number), working_size)
+        except UnreadableImage as error:
+            return LeftOut(error.what, error.reason)
+
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
+        with _quiet():
+            results = pool.map(attempt, enumerate(images, 1))
+            return list(progress.track(results, "reading images", len(images)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt nobody waits for the rest
+
+
+def none_readable(left_out: Sequence[LeftOut]) -> LcaError:
+    """The error for a list of images of which none can be read."""
+    count = f"none of the {len(left_out)} images" if len(left_out) > 1 else "the only image"
+    more = [f"and {len(left_out) - NAMED} more"] if len(left_out) > NAMED else []
+    return LcaError("\n  ".join([f"{count} could be read:", *map(str, left_out[:NAMED]), *more]))
+
+
+def name_of(image: object, number: int | None = None) -> str:
+    """What to call an image in a message: its path, or its place in a list, counted from 1."""
+    if isinstance(image, str | Path):
+        return printable(str(image))
+    return "the image" if number is None else f"image {number}"
+
+
+def printable(text: str) -> str:
+    """The text with line breaks, control characters and bytes that are no UTF-8 as escapes: safe to print and store."""
+    return "".join(
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each
+        for each in text
+    )
+
+
+def is_image(path: Path) -> bool:
+    """Whether the content of a file is that of an image, whole or damaged; true also where it cannot be looked at."""
+    what = name_of(path)
+    try:
+        with _quiet(), _open_file(path, what) as file, _explained(what), _identify(file, path, what):
+            return True
+    except UnreadableImage as error:
+        return error.reason not in (EMPTY, NO_IMAGE)
+
+
+def _read(image: object, what: str, working_size: int) -> Decoded:
+    several_frames = False
+    if isinstance(image, str | Path):
+        with _open_file(Path(image), what) as file, _explained(what), _identify(file, Path(image), what) as opened:
+            several_frames = _has_several_frames(opened)
+            if min(opened.size) >= 4 * working_size:  # half, quarter or eighth of a JPEG decodes several times faster
+                opened.draft(None, (2 * working_size, 2 * working_size))
+            pixels = _finish(opened, working_size)
+    elif isinstance(image, Image.Image):
+        with _explained(what):
+            pixels = _finish(image, working_size)
+    else:
+        pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest.update(pixels.numpy().data)
+    return Decoded(pixels, several_frames, digest.digest())
+
+
+def _open_file(path: Path, what: str) -> IO[bytes]:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise UnreadableImage(what, "is a folder; expected an image file")
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise UnreadableImage(what, "is a pipe or a device; expected an image file")
+        if status.st_size == 0:
+            raise UnreadableImage(what, EMPTY)
+        return path.open("rb")
+    except FileNotFoundError:
+        if path.is_symlink():
+            target = printable(os.readlink(path))
+            raise UnreadableImage(what, f"is a link to {target}, which does not exist") from None
+        raise UnreadableImage(what, "does not exist") from None
+    except PermissionError:
+        raise UnreadableImage(what, "may not be read by you; change its permissions") from None
+    except (OSError, ValueError) as error:  # a ValueError for a name with a zero character
+        raise UnreadableImage(what, f"cannot be opened: {_first_line(error)}") from error
+
+
+def _identify(file: IO[bytes], path: Path, what: str) -> Image.Image:
+    """Open an image of one of the known formats, without reading its pixels."""
+    formats = [*FORMATS]
+    if named := NAMED_FORMATS.get(path.suffix.lower()):
+        formats.append(named)
+    start = file.read(64)
+    file.seek(0)
+    if start[4:8] == b"ftyp":
+        brands = start[8 : int.from_bytes(start[:4], "big")]
+        if b"avif" not in brands and any(brand in brands for brand in HEIF_BRANDS):
+            if not _register_heif():
+                raise UnreadableImage(what, NO_HEIF)
+            formats = ["HEIF"]
+    return Image.open(file, formats=formats)
+
+
+def _register_heif() -> bool:
+    """Whether Pillow can read HEIC photos, after trying to teach it."""
+    if "HEIF" not in Image.OPEN:
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            return False
+        register_heif_opener()
+    return True
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Say in plain words why an image cannot be read."""
+    try:
+        yield
+    except UnreadableImage:
+        raise
+    except UnidentifiedImageError:
+        raise UnreadableImage(what, NO_IMAGE) from None
+    except Image.DecompressionBombError as error:
+        size = re.search(r"(\d+) pixels", str(error))
+        megapixels = f"has {int(size[1]) / 1e6:.0f} megapixels" if size else "is too large"
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+        raise UnreadableImage(what, f"{megapixels}, the limit is {limit:.0f}; make it smaller") from None
+    except MemoryError:
+        raise UnreadableImage(what, "does not fit into memory; make it smaller") from None
+    except Exception as error:  # for damaged files Pillow's readers raise almost anything
+        reason = f"is damaged or cut short ({_first_line(error)}); copy or export it again"
+        raise UnreadableImage(what, reason) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Pillow's warnings, which name no file. Not for threads: the filters are the whole process's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def _has_several_frames(image: Image.Image) -> bool:
+    with suppress(Exception):  # a damaged second frame is no reason to lose the first
+        return image.format in SEVERAL_FRAMES and bool(getattr(image, "is_animated", False))
+    return False
+
+
+def _finish(image: Image.Image, working_size: int) -> Tensor:
+    """Upright, RGB, cut and shrunk."""
+    image.load()  # first: TIFF files are put upright by this
+    orientation = None
+    with suppress(Exception):  # damaged notes do not make a photo unreadable
+        orientation = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    rgb = _to_rgb(image)
+    if orientation is not None:
+        rgb = rgb.transpose(orientation)
+    width, height = rgb.size
     cut_width, cut_height = min(width, LONGEST * height), min(height, LONGEST * width)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    upright = upright.crop((left, top, left + cut_width, top + cut_height))
-    shrink = working_size / min(upright.size)
+    rgb = rgb.crop((left, top, left + cut_width, top + cut_height))
+    shrink = working_size / min(rgb.size)
     if shrink < 1:
-        size = (max(round(upright.width * shrink), 1), max(round(upright.height * shrink), 1))
-        upright = upright.resize(size, Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(upright)).permute(2, 0, 1).contiguous()
+        size = (max(round(rgb.width * shrink), 1), max(round(rgb.height * shrink), 1))
+        rgb = rgb.resize(size, Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
 
 
-def decode_all(paths: Sequence[Path], working_size: int, progress: Progress) -> list[Tensor | None]:
-    """Decode many files in threads (Pillow releases the interpreter lock); a broken one becomes None and a log line."""
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
+    if image.mode == "LAB":
+        lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        converted = ImageCms.profileToProfile(image, lab, rgb, outputMode="RGB")
+        assert converted is not None
+        return converted
+    palette = image.palette.mode if image.palette is not None else ""
+    if "transparency" in image.info or any(mode[-1:] in ("A", "a") for mode in (image.mode, palette)):
+        straight = image.convert(image.mode.upper()) if image.mode[-1] == "a" else image
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, straight.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
 
-    def attempt(path: Path) -> Tensor | None:
-        try:
-            return decode(path, working_size)
-        except LcaError as error:
-            log.warning("left out: %s", error)
-            return None
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        decoded = list(progress.track(pool.map(attempt, paths), "reading images", len(paths)))
-    if paths and all(image is None for image in decoded):
-        raise LcaError(f"none of the {len(paths)} image files could be read, for example {paths[0]}")
-    return decoded
+def _to_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers of more than 8 bits and floats as uint8; the rule is the module's."""
+    exact = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = float(exact.min()), float(exact.max())
+    whole = np.issubdtype(values.dtype, np.integer)
+    if low >= 0 and high <= (65535 if whole else 255):
+        exact *= 1 / 257 if whole else 255 if high <= 1 else 1
+    else:
+        exact = (exact - low) * (255 / max(high - low, 1e-300))
+    return np.round(exact).astype(np.uint8)
 
 
-def image_files(folder: Path) -> list[Path]:
-    """The image files below a folder, sorted, hidden ones left out."""
-    found: Iterable[Path] = sorted(folder.rglob("*"))
-    return [
-        path for path in found if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
-    ]
+def _checked_array(image: object, what: str) -> np.ndarray[Any, Any]:
+    """An array or a tensor as uint8 (h, w), (h, w, 3) or (h, w, 4)."""
+    expected = "expected a path, a Pillow image, an array (h, w[, 1, 3 or 4]) or a tensor (1 or 3, h, w)"
+    if isinstance(image, Tensor):
+        fits = image.ndim == 3 and image.shape[0] in (1, 3)
+        values = image.detach().cpu()
+        array = (values.float() if values.is_floating_point() else values).numpy()
+        array = array.transpose(1, 2, 0) if fits else array
+    elif isinstance(image, np.ndarray):
+        fits = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (1, 3, 4))
+        array = image
+    else:
+        raise UnreadableImage(what, f"is of type {type(image).__name__}; {expected}")
+    if not fits or 0 in array.shape:
+        raise UnreadableImage(what, f"has the shape {tuple(image.shape)}; {expected}")
+    if np.issubdtype(array.dtype, np.floating):
+        if not (array.min() >= 0 and array.max() <= 1):  # not a number fails too
+            raise UnreadableImage(what, f"has floats from {array.min():g} to {array.max():g}; expected [0, 1]")
+        array = np.round(array * 255).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise UnreadableImage(what, f"holds {array.dtype}; expected uint8, or floats in [0, 1]")
+    return np.ascontiguousarray(array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array)
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return printable((str(error).splitlines() or [""])[0] or type(error).__name__)[:200]

@@ -12,7 +12,8 @@ import torch
 import yaml
 
 from lca.config import DataOptions, ViewOptions
-from lca.data.decoding import decode_all, image_files
+from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
+from lca.data.folders import read_class_folders as _read_class_folders
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.files import hash_json
@@ -90,8 +91,9 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     if not argument or not root.is_dir():
         raise LcaError(f"data.source folder:PATH needs a folder with one folder per class; {str(root)!r} is none")
     split = (root / "train").is_dir() and (root / "test").is_dir()
+    report = ReadingReport()
     listing = {
-        part: _class_files(root / part if split else root) for part in (("train", "test") if split else ("all",))
+        part: class_files(root / part if split else root, report) for part in (("train", "test") if split else ("all",))
     }
     classes = sorted({name for part in listing.values() for name in part})
     for part, files in listing.items():
@@ -99,13 +101,18 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root / part}: no folder for the classes {missing[:5]}, which the other part has")
         if empty := [name for name in classes if not files[name]]:
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
+    report.case_only = case_only(classes)
     if not split:
         listing = _seeded_split(listing["all"], options.test_share, seed)
+    train, test = (_read(listing[part], working_size, progress, report) for part in ("train", "test"))
+    if report.read:  # else all of it was told before
+        for line in report.lines():
+            progress.line(line)
     card = read_card("folder")
     return Source(
         f"folder:{root.name}",
-        _read(listing["train"], working_size, progress),
-        _read(listing["test"], working_size, progress),
+        train,
+        test,
         min(card["tasks"], len(classes)),
         ViewOptions.model_validate(card["view"]),
     )
@@ -121,20 +128,7 @@ def read_card(name: str) -> dict[str, Any]:
 
 
 def read_class_folders(root: Path, working_size: int, progress: Progress) -> ImageSet:
-    """All images below a folder that holds one folder per class."""
-    files = {name: paths for name, paths in _class_files(root).items() if paths}
-    if not files:
-        raise LcaError(f"{root}: none of its folders holds an image")
-    return _decode(files, working_size, progress)
-
-
-def _class_files(root: Path) -> dict[str, list[Path]]:
-    if not root.is_dir():
-        raise LcaError(f"there is no folder {root}; expected one with a folder of images per class")
-    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not names:
-        raise LcaError(f"{root} holds no class folders; expected one folder of images per class")
-    return {name: image_files(root / name) for name in names}
+    return _read_class_folders(root, working_size, progress)[0]
 
 
 def _seeded_split(files: dict[str, list[Path]], test_share: float, seed: int) -> dict[str, dict[str, list[Path]]]:
@@ -153,27 +147,32 @@ _decoded: dict[str, ImageSet] = {}
 """What was read last, so that the cells of a sweep do not decode the same files again."""
 
 
-def _read(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
+def _read(files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport) -> ImageSet:
     """The decoded files of every class, from memory if they were read before and have not changed."""
-    paths = [path for paths in files.values() for path in paths]
-    stats = [path.stat() for path in paths]
-    key = hash_json([working_size, [[str(p), s.st_size, s.st_mtime_ns] for p, s in zip(paths, stats, strict=True)]])
+    key = hash_json([working_size, [[str(path), *_version(path)] for paths in files.values() for path in paths]])
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        _decoded[key] = _decode(files, working_size, progress)
+        _decoded[key] = _decode(files, working_size, progress, report)
     return _decoded[key]
 
 
-def _decode(files: dict[str, list[Path]], working_size: int, progress: Progress) -> ImageSet:
+def _version(path: Path) -> tuple[int, int]:
+    """Size and time of a file; zeros for one that cannot be looked at, which will be left out."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def _decode(files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport) -> ImageSet:
     """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
-    classes = tuple(files)
-    paths = [path for name in classes for path in files[name]]
-    labels = [number for number, name in enumerate(classes) for _ in files[name]]
-    decoded = decode_all(paths, working_size, progress)
-    readable = [(image, label) for image, label in zip(decoded, labels, strict=True) if image is not None]
-    present = {label for _, label in readable}
-    if unreadable := [name for number, name in enumerate(classes) if files[name] and number not in present]:
-        raise LcaError(f"no image of the classes {unreadable[:5]} could be read")
-    images, kept = [image for image, _ in readable], [label for _, label in readable]
-    return ImageSet(Pixels.of(images), torch.tensor(kept, dtype=torch.long), classes)
+    images = decode_labelled(
+        [(path, name) for name, paths in files.items() for path in paths], working_size, progress, report
+    )
+    present = {name for _, name in images}
+    if unreadable := [name for name, paths in files.items() if paths and name not in present]:
+        named = "; ".join(map(str, report.left_out[:5]))
+        raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
+    return image_set(images, tuple(files))

@@ -1,0 +1,267 @@
+"""Labelled images from class folders or lists of pairs, and a report of what was found on the way.
+
+One bad image never ends the reading; only when none can be read there is an error, with the list.
+"""
+
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.data.decoding import SUFFIXES, ImageLike, LeftOut, is_image, name_of, none_readable, printable, read_all
+from lca.data.images import ImageSet, Pixels
+from lca.errors import LcaError
+from lca.progress import Progress
+
+CLUTTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin"})
+"""What systems leave in folders of photos, in lower case; like all names with a dot in front it is passed over."""
+NAMED = 5
+"""Files that a line names before it only counts."""
+LONGEST_NAME = 160
+"""Characters of a name or a reason that a line shows."""
+LAYOUT = "expected one folder of images per class, such as cat/1.jpg, cat/2.jpg and dog/1.jpg"
+
+
+@dataclass
+class ReadingReport:
+    """What came of reading labelled images."""
+
+    read: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
+    """Images that could not be read."""
+    other_files: list[str] = field(default_factory=list)
+    """Files that are no images."""
+    empty_classes: list[str] = field(default_factory=list)
+    """Classes without any readable image; they are left out."""
+    joined: list[list[str]] = field(default_factory=list)
+    """Names that look the same and were read as one class: they differ in how Unicode writes an accented letter."""
+    case_only: list[list[str]] = field(default_factory=list)
+    """Classes whose names differ only in upper and lower case; they stay different classes."""
+    several_frames: int = 0
+    """Animated images and files of several pages, of which the first was taken."""
+    copies: dict[bytes, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    """(what, label) of the images of equal content."""
+
+    @property
+    def duplicates(self) -> list[list[tuple[str, str]]]:
+        """The same image under several labels: groups of (what, label)."""
+        return [group for group in self.copies.values() if len({label for _, label in group}) > 1]
+
+    @property
+    def repeated(self) -> int:
+        """How many images have a copy of themselves before them in the same class."""
+        return sum(len(group) - len({label for _, label in group}) for group in self.copies.values())
+
+    def lines(self) -> list[str]:
+        """What a user should know, for a terminal; nothing when all is well."""
+        lines: list[str] = []
+
+        def block(title: str, items: list[str]) -> None:
+            if items:
+                more = [f"  and {len(items) - NAMED} more"] if len(items) > NAMED else []
+                lines.extend([title, *(f"  {each}" for each in items[:NAMED]), *more])
+
+        def line(text: str, names: Sequence[str]) -> None:
+            if names:
+                lines.append(f"{text}: {_some(names)}")
+
+        block(
+            f"{_count(self.left_out, 'file or image', 'files or images')} left out:",
+            [f"{_short(each.what)} {_short(each.reason)}" for each in self.left_out],
+        )
+        line("classes without a readable image, left out", self.empty_classes)
+        block(
+            "CHECK: names that differ only in case are different classes; if one is meant, give it one name:",
+            [_some([repr(name) for name in group]) for group in self.case_only],
+        )
+        block(
+            f"CHECK: {_count(self.duplicates, 'image')} under several labels; keep the right one:",
+            [_some([f"{_short(what)} ({_short(label)})" for what, label in group]) for group in self.duplicates],
+        )
+        block("read as one class, as their names look the same:", [_some(group) for group in self.joined])
+        if self.repeated:
+            lines.append(f"{self.repeated} exact copies of images of the same class; they count like any other image")
+        if self.several_frames:
+            lines.append(f"{self.several_frames} animated or of several pages; the first of each counts")
+        line(f"{_count(self.other_files, 'other file')} passed over", self.other_files)
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts and names, for files."""
+        return {
+            "read": self.read,
+            "left_out": [{"what": each.what, "reason": each.reason} for each in self.left_out],
+            "other_files": self.other_files,
+            "empty_classes": self.empty_classes,
+            "joined": self.joined,
+            "case_only": self.case_only,
+            "duplicates": [[list(each) for each in group] for group in self.duplicates],
+            "repeated": self.repeated,
+            "several_frames": self.several_frames,
+        }
+
+
+def read_class_folders(root: Path, working_size: int, progress: Progress) -> tuple[ImageSet, ReadingReport]:
+    """All images below a folder that holds one folder per class. Classes without a readable image are left out."""
+    report = ReadingReport()
+    files = class_files(root, report)
+    pairs = [(path, name) for name, paths in files.items() for path in paths]
+    if not pairs and not report.left_out:
+        raise LcaError(f"{name_of(root)}: none of its folders holds an image; {LAYOUT}")
+    return _read(pairs, tuple(files), working_size, progress, report), report
+
+
+def read_labelled(
+    pairs: Sequence[tuple[ImageLike, str]], working_size: int, progress: Progress
+) -> tuple[ImageSet, ReadingReport]:
+    """The images of (image, label) pairs. Classes without a readable image are left out."""
+    if not len(pairs):
+        raise LcaError("there is nothing to learn: the list of (image, label) pairs is empty")
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for _, label in pairs:
+        if not isinstance(label, str) or not label:
+            raise LcaError(f"a label is {label!r}; expected the name of a class, such as 'cat'")
+        spellings[class_name(label)].add(label)
+    report = ReadingReport(joined=[sorted(group) for group in spellings.values() if len(group) > 1])
+    named = [(image, class_name(label)) for image, label in pairs]
+    return _read(named, tuple(sorted(spellings)), working_size, progress, report), report
+
+
+def decode_labelled(
+    pairs: Sequence[tuple[ImageLike, str]], working_size: int, progress: Progress, report: ReadingReport
+) -> list[tuple[Tensor, str]]:
+    """The readable images with their labels; the report is told of all others. None readable is an error."""
+    kept: list[tuple[Tensor, str]] = []
+    results = read_all([image for image, _ in pairs], working_size, progress)
+    for number, ((image, label), result) in enumerate(zip(pairs, results, strict=True), 1):
+        if isinstance(result, LeftOut):
+            report.left_out.append(result)
+        else:
+            kept.append((result.pixels, label))
+            report.copies[result.digest].append((name_of(image, number), label))
+            report.several_frames += result.several_frames
+    report.read += len(kept)
+    if pairs and not kept:
+        raise none_readable(report.left_out)
+    return kept
+
+
+def image_set(images: Sequence[tuple[Tensor, str]], classes: Sequence[str]) -> ImageSet:
+    """Labelled images as a set."""
+    position = {name: number for number, name in enumerate(classes)}
+    labels = torch.tensor([position[label] for _, label in images], dtype=torch.long)
+    return ImageSet(Pixels.of([pixels for pixels, _ in images]), labels, tuple(classes))
+
+
+def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
+    """The image files of every class folder, by sorted class names; the report is told of others."""
+    if not os.path.isdir(root):
+        raise LcaError(f"there is no folder {name_of(root)}; {LAYOUT}")
+    folders: dict[str, list[Path]] = defaultdict(list)
+    loose = []
+    for path in _entries(root, report):
+        if os.path.isdir(path):
+            folders[class_name(path.name)].append(path)
+        elif _may_be_image(path):
+            loose.append(LeftOut(name_of(path), "lies beside the class folders; put it into one"))
+        else:
+            report.other_files.append(name_of(path))
+    if not folders:
+        raise LcaError(f"{name_of(root)} holds {_count(loose, 'image')} and no class folders; {LAYOUT}")
+    report.left_out += loose
+    report.joined += [[name_of(path) for path in group] for group in folders.values() if len(group) > 1]
+    return {name: [path for each in folders[name] for path in image_files(each, report)] for name in sorted(folders)}
+
+
+def image_files(folder: Path, report: ReadingReport) -> list[Path]:
+    """The image files below a folder, sorted; the report is told of others. Links are followed, but not in circles."""
+    found = []
+    seen = {_identity(each) for path in (folder.absolute(), folder.resolve()) for each in path.parents}
+    waiting = [folder]
+    while waiting:
+        current = waiting.pop()
+        if _identity(current) in seen:
+            report.left_out.append(LeftOut(name_of(current), "is a link to a folder that is read already"))
+            continue
+        seen.add(_identity(current))
+        for path in _entries(current, report):
+            if os.path.isdir(path):
+                waiting.append(path)
+            elif _may_be_image(path):
+                found.append(path)
+            else:
+                report.other_files.append(name_of(path))
+    return sorted(found)
+
+
+def class_name(name: str) -> str:
+    """The name of a class as it is kept: one way of writing accented letters (NFC), no bytes that are no text."""
+    return unicodedata.normalize("NFC", name.encode(errors="backslashreplace").decode())
+
+
+def case_only(names: Iterable[str]) -> list[list[str]]:
+    """Groups of names that differ only in upper and lower case."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        groups[name.casefold()].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def case_variants(new: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
+    """(new, known) names of different classes that differ only in upper and lower case."""
+    known = set(known)
+    variants = [(name, other) for name in set(new) - known for other in known if name.casefold() == other.casefold()]
+    return sorted(variants)
+
+
+def _read(
+    pairs: Sequence[tuple[ImageLike, str]],
+    classes: Sequence[str],
+    working_size: int,
+    progress: Progress,
+    report: ReadingReport,
+) -> ImageSet:
+    kept = decode_labelled(pairs, working_size, progress, report)
+    present = {label for _, label in kept}
+    report.empty_classes = [name for name in classes if name not in present]
+    report.case_only = case_only(present)
+    return image_set(kept, sorted(present))
+
+
+def _entries(folder: Path, report: ReadingReport) -> list[Path]:
+    """What lies in a folder, sorted, without hidden files."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        report.left_out.append(LeftOut(name_of(folder), f"cannot be opened: {error.strerror}"))
+        return []
+    return [folder / name for name in names if not name.startswith(".") and name.lower() not in CLUTTER]
+
+
+def _may_be_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES or (not path.suffix and is_image(path))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _short(text: str, limit: int = LONGEST_NAME) -> str:
+    text = printable(text)
+    return text if len(text) <= limit else f"{text[: limit // 2]}…{text[-limit // 2 :]}"
+
+
+def _count(things: Sequence[object], singular: str, plural: str = "") -> str:
+    return f"{len(things)} {singular if len(things) == 1 else plural or singular + 's'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(_short, names[:NAMED])) + more
