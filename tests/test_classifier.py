@@ -197,8 +197,8 @@ def test_mistakes_are_readable_and_change_nothing(tmp_path, case):
     data = {
         "nothing": [],
         "no folder": tmp_path / "missing",
-        "no file": [(tmp_path / "missing.png", "red"), (photo("green"), "green")],
-        "no image": [(str(tmp_path / "text.png"), "red"), (photo("green"), "green")],
+        "no file": [(tmp_path / "missing.png", "red")],
+        "no image": [(str(tmp_path / "text.png"), "red"), (tmp_path / "missing.png", "green")],
     }[case]
     with pytest.raises(LcaError):
         model.learn(data)

@@ -16,6 +16,7 @@ from lca.gaussians import GaussianMemory
 from lca.heads import GrowingHeads
 from lca.progress import Progress
 from lca.randomness import generator
+from lca.unknown import KnownDistances
 
 PRESETS: dict[str, dict[str, Any]] = {
     "none": {"kind": "none"},
@@ -52,6 +53,7 @@ class BranchSet:
         self.trunk = trunk
         self.heads = {each.name: trunk.copy() for each in options if each.kind != "none"}
         self.memories: dict[str, GaussianMemory] = {}
+        self.distances: dict[str, KnownDistances] = {}
         self._memory_of: dict[str, str] = {}
         first_with: dict[str, str] = {}
         for name in self.heads:
@@ -59,6 +61,7 @@ class BranchSet:
             self._memory_of[name] = first
             if first == name:
                 self.memories[name] = GaussianMemory(self.options[name].covariance)
+                self.distances[name] = KnownDistances()
 
     def memory(self, name: str) -> GaussianMemory | None:
         """The Gaussians a branch uses, or None for kind `none`."""
@@ -66,7 +69,9 @@ class BranchSet:
 
     def parts_of(self, name: str) -> set[str]:
         """The parts of the state that belong to a branch."""
-        return {f"heads/{name}", f"gaussians/{self._memory_of[name]}"} if name in self._memory_of else set()
+        if name not in self._memory_of:
+            return set()
+        return {f"heads/{name}", *(f"{kind}/{self._memory_of[name]}" for kind in ("gaussians", "distances"))}
 
     def observe(self, labels: Tensor, before: Tensor, tuned: Tensor, merged: Tensor) -> None:
         """Move the old Gaussians with the backbone, then add the classes of a task.
@@ -82,6 +87,17 @@ class BranchSet:
             features = merged if options.statistics == "after" else tuned
             for label in labels.unique().tolist():
                 memory.observe(label, features[labels == label])
+            apart = memory.leave_one_out(features, labels)
+            for label in labels.unique().tolist():
+                self.distances[name].observe(label, apart[labels == label])
+
+    def forget(self, label: int) -> None:
+        """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
+        for heads in self.heads.values():
+            heads.forget(label)
+        for name, memory in self.memories.items():
+            memory.forget(label)
+            self.distances[name].forget(label)
 
     def align(
         self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress
@@ -116,12 +132,21 @@ class BranchSet:
         scores = {name: each.mahalanobis(rows).amin(1) / rows.shape[1] for name, each in self.memories.items()}
         return {name: scores[memory] for name, memory in self._memory_of.items()}
 
+    def percentiles(self, features: Tensor, name: str) -> Tensor | None:
+        """How far features lie from every class, as percentiles of the known images: (n, classes), on the CPU."""
+        memory = self.memory(name)
+        if memory is None or not memory.classes:
+            return None
+        return self.distances[self._memory_of[name]].percentiles(memory.mahalanobis(features.cpu()))
+
     def state(self) -> State:
         state = State()
         for name, heads in self.heads.items():
             state.parts[f"heads/{name}"], state.meta[f"heads/{name}"] = heads.state()
         for name, memory in self.memories.items():
             state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"] = memory.state()
+        for name, distances in self.distances.items():
+            state.parts[f"distances/{name}"], state.meta[f"distances/{name}"] = distances.state()
         return state
 
     def load_state(self, state: State, device: torch.device) -> None:
@@ -130,3 +155,5 @@ class BranchSet:
             heads.to(device)
         for name, memory in self.memories.items():
             memory.load(state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"])
+        for name, distances in self.distances.items():
+            distances.load(state.parts[f"distances/{name}"], state.meta[f"distances/{name}"])

@@ -3,16 +3,18 @@
 model = ContinualClassifier(Recipe())                    # embedded backbone, method `im`, what measured best
 model.learn("photos/first-classes")                      # a folder with one folder per class
 model.learn("photos/more-classes")                       # new classes, known ones, or both
-answer = model.predict(["cat.jpg"])[0]                   # answer.label, answer.probability
+answer = model.predict(["cat.jpg"])[0]                   # answer.label, answer.probability, answer.unknown
 model.save("model")
 model = ContinualClassifier.load("model")
 """
 
+import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
@@ -20,19 +22,31 @@ from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
 from lca.config import Recipe, ViewOptions, validate, validate_recipe
-from lca.data.decoding import decode
+from lca.data.decoding import ImageLike, LeftOut, decode_all, none_readable
+from lca.data.folders import ReadingReport, case_variants, read_class_folders, read_labelled
 from lca.data.images import ImageSet, Pixels
-from lca.data.sources import read_class_folders, working_size
-from lca.data.streams import Task
-from lca.device import Compute
-from lca.errors import LcaError
+from lca.data.sources import working_size
+from lca.data.streams import Task, share_mask
+from lca.data.views import Preprocessing
+from lca.device import Compute, versions
+from lca.errors import LcaError, nearest
+from lca.evaluation.answers import Answer, Evaluation
+from lca.evaluation.calibration import fit_temperature
 from lca.features import FeatureExtractor, extract
-from lca.files import State, load_state, save_state
+from lca.files import State, load_state, save_state, write_atomic
 from lca.methods import Phase, methods
 from lca.methods.base import Setting
 from lca.progress import Progress
+from lca.report.card import facts_of, model_card
 
-LabelledImages = Sequence[tuple[str | Path | Image.Image, str]]
+Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]
+"""A folder with one folder per class, a set of images, or (image, label) pairs; also any data set that gives such pairs
+and names its labels in `classes`, as torchvision's do."""
+log = logging.getLogger(__name__)
+
+HELD_OUT, SMALLEST = 0.1, 6
+"""Share of every class that is kept back to measure on, and the smallest class from which any image is."""
+UNKNOWN_AT = 99.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,47 @@ class Prediction:
 
     label: str
     probability: float
+    """Calibrated on held-out images, where there were any."""
     probabilities: dict[str, float]
+    distance: float | None
+    """How far the image lies from the nearest class: the share of known images, in per cent, that lie nearer to their
+    own class. None where the method keeps no class statistics."""
+    distances: dict[str, float] | None
+    """The same for every class."""
+    unknown: bool
+    """Whether the image lies farther from every class than it should."""
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """The most probable classes with their probabilities."""
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One entry of a model's history."""
+
+    kind: str
+    """`learn` or `forget`."""
+    when: str | None
+    """None for a task of a benchmark: its outcome must not depend on the clock."""
+    images: dict[str, int]
+    """Images learnt from, by class; empty for `forget`."""
+    new: list[str]
+    """Classes that were not known before; for `forget`, the class that went."""
+    held_out: int = 0
+    """Images kept back to measure on."""
+    right: int = 0
+    """How many of them were named rightly afterwards, among all classes known by then."""
+    called_unknown: int = 0
+    """How many of them were called unknown at the usual limit."""
+    left_out: int = 0
+    """Files that could not be read."""
+    seconds: float | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the held-out images, in per cent."""
+        return 100 * self.right / self.held_out if self.held_out else None
 
 
 class Journal(Protocol):
@@ -58,6 +112,7 @@ class ContinualClassifier:
     """A pre-trained backbone, a method that teaches it new classes, and the classes learnt so far.
 
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
+    `bundle` says whether a saved model carries the backbone's weights.
     """
 
     def __init__(
@@ -72,24 +127,36 @@ class ContinualClassifier:
         self.progress = progress or Progress()
         self.backbone = backbone or load_backbone(recipe.backbone)
         self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact)
+        self._weights = dict(self.backbone.vit.state_dict())  # under the names they have before a tuner is attached
         self.extractor = FeatureExtractor(
             self.backbone, recipe.tuning, recipe.seed, self.compute, self.view.centre_crop
         )
+        tuned = {parameter.data_ptr() for parameter in self.extractor.tuned_parameters().values()}
+        for name, tensor in self._weights.items():
+            if tensor.data_ptr() in tuned:  # it will change
+                self._weights[name] = tensor.clone()
         setting = Setting(self.extractor, recipe.training, self.view.augment, recipe.seed, self.progress)
         self.method = methods[recipe.method.name](setting, recipe.method)
         self.branch = self.method.branches()[-1]
+        self.bundle = False
         self.classes: list[str] = []
         self.tasks = 0
+        self.history: list[Lesson] = []
+        self.temperatures: dict[str, float] = {}
 
-    def learn(self, data: Task | LabelledImages | str | Path, journal: Journal | None = None) -> None:
-        """Learn from a folder with one folder per class, from (image, label) pairs, or from a task of a stream.
+    def learn(self, data: Task | Labelled, journal: Journal | None = None, held_out: float = HELD_OUT) -> Lesson:
+        """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
 
-        Classes may be new, known, or both; nothing needs to be known about what comes later. If a step fails, the
-        classifier is as it was before. A journal makes the steps resumable; then the journal's owner rolls back.
+        Classes may be new, known, or both; nothing needs to be known about what comes later. A share of every class
+        that has at least six images is held out: accuracy and calibration are measured on it. If a step fails or is
+        interrupted, the classifier is as it was before. A journal makes the steps resumable; then the journal's owner
+        rolls back.
         """
-        task = data if isinstance(data, Task) else self._as_task(data)
+        began = time.perf_counter()
+        task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
         before = self.state() if journal is None else None
-        self.classes += [name for name in task.classes if name not in self.classes]
+        new = [name for name in task.classes if name not in self.classes]
+        self.classes += new
         labels = [self.classes.index(name) for name in task.classes]
         try:
             with self.compute.determinism():
@@ -98,32 +165,75 @@ class ContinualClassifier:
                     journal.begin(phases)
                 for phase in phases:
                     for step in range(journal.steps_done(phase) if journal else 0, phase.steps):
-                        began = time.perf_counter()
+                        step_began = time.perf_counter()
                         measured = phase.run(step) or {}
                         if journal is not None:
-                            journal.step_done(phase, step, time.perf_counter() - began, measured)
+                            journal.step_done(phase, step, time.perf_counter() - step_began, measured)
+            self.method.finish_task()
+            self.tasks += 1
+            counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
+            lesson = Lesson("learn", _now(), dict(zip(task.classes, counts, strict=True)), new)
+            lesson = replace(lesson, left_out=len(report.left_out), seconds=round(time.perf_counter() - began, 1))
+            if journal is not None:
+                lesson = replace(lesson, when=None, seconds=None)
+            elif task.validation is not None and len(task.validation):
+                lesson = self._measured(lesson, task.validation)
         except BaseException:
             if before is not None:
                 self.load_state(before)
             raise
-        self.method.finish_task()
-        self.tasks += 1
+        self.history.append(lesson)
+        return lesson
 
-    def predict(self, images: Sequence[str | Path | Image.Image], branch: str | None = None) -> list[Prediction]:
-        """The most probable class of every image, with the probabilities of all classes."""
-        if not self.classes:
-            raise LcaError("this classifier has not learnt any class yet; call learn first")
-        size = working_size(self.extractor.preprocessing.size)
-        pixels = Pixels.of([decode(Path(each) if isinstance(each, str) else each, size) for each in images])
-        rows = self.logits(self.features(pixels), branch).softmax(1).cpu()
-        return [
-            Prediction(
-                self.classes[int(row.argmax())],
-                float(row.max()),
-                dict(zip(self.classes, row.tolist(), strict=True)),
-            )
-            for row in rows
-        ]
+    def forget(self, name: str) -> None:
+        """Remove a class: its head row and its statistics go, and the heads of the other classes are aligned again.
+
+        The backbone is not unlearnt: what it picked up from the class's images stays in its weights.
+        """
+        if name not in self.classes:
+            raise LcaError(f"there is no class {name!r} to forget; {nearest(name, self.classes)}")
+        before = self.state()
+        try:
+            with self.compute.determinism():
+                self.method.forget(self.classes.index(name))
+            self.classes.remove(name)
+        except BaseException:
+            self.load_state(before)
+            raise
+        self.history.append(Lesson("forget", _now(), {}, [name]))
+
+    def predict(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        branch: str | None = None,
+        unknown_at: float = UNKNOWN_AT,
+    ) -> list[Prediction]:
+        """For every image the most probable class, all probabilities, and whether it is like anything known.
+
+        An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
+        lie from theirs. `docs/trust.md` says what that means and what it does not.
+        """
+        if isinstance(images, str | Path | Image.Image):
+            images = [images]
+        decoded = decode_all(images, self.working_size, self.progress)  # type: ignore[arg-type]
+        if bad := [each for each in decoded if isinstance(each, LeftOut)]:
+            raise none_readable(bad)
+        return self._answers(Pixels.of([each for each in decoded if isinstance(each, Tensor)]), branch, unknown_at)
+
+    def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
+        """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
+        images, _ = self._read(data)
+        answers = self._answers(images.pixels, branch, unknown_at)
+        truths = [images.classes[label] for label in images.labels.tolist()]
+        return Evaluation(
+            [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
+            tuple(self.classes),
+        )
+
+    @property
+    def working_size(self) -> int:
+        """Shorter side to which larger images are decoded."""
+        return working_size(self.extractor.preprocessing.size)
 
     def features(self, images: ImageSet | Pixels, what: str = "features") -> Tensor:
         """(n, width), on the classifier's device."""
@@ -138,6 +248,10 @@ class ContinualClassifier:
             raise LcaError(f"there is no branch {branch!r}; there are {self.method.branches()}")
         return self.method.logits(features, branch)
 
+    def probabilities(self, features: Tensor, branch: str | None = None) -> Tensor:
+        """(n, classes learnt): softmax of the logits at the calibrated temperature."""
+        return (self.logits(features, branch) / self.temperatures.get(branch or self.branch, 1.0)).softmax(1)
+
     def memory(self) -> dict[str, int]:
         """Bytes the model takes beyond the backbone, by part: what lies on disk."""
         return self.method.storage()
@@ -149,8 +263,12 @@ class ContinualClassifier:
             "recipe": self.recipe.dump(),
             "view": self.view.model_dump(mode="json"),
             "backbone": self.backbone.fingerprint,
+            "preprocessing": asdict(self.backbone.preprocessing),
+            "licence": self.backbone.licence,
             "classes": list(self.classes),
             "tasks": self.tasks,
+            "history": [asdict(lesson) for lesson in self.history],
+            "temperatures": dict(self.temperatures),
             "method": state.meta,
         }
         return state
@@ -163,11 +281,20 @@ class ContinualClassifier:
                 f"(hash {state.meta['backbone'][:12]}, these have {self.backbone.fingerprint[:12]})"
             )
         self.classes, self.tasks = list(state.meta["classes"]), state.meta["tasks"]
+        self.history = [Lesson(**entry) for entry in state.meta["history"]]
+        self.temperatures = dict(state.meta["temperatures"])
         self.method.load_state(State(state.parts, state.meta["method"]))
 
     def save(self, folder: str | Path) -> None:
-        """Write the model to a folder, in one atomic step: an interrupted save leaves the old model."""
-        save_state(Path(folder), self.state())
+        """Write the model and its card to a folder. The model changes in one atomic step: an interrupted save leaves
+        the old one."""
+        folder, state = Path(folder), self.state()
+        state.meta["versions"] = versions()
+        sizes = state.bytes_by_part()
+        if self.bundle:
+            state.parts["backbone"] = self._weights
+        save_state(folder, state)
+        write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode())
 
     @classmethod
     def load(
@@ -184,20 +311,86 @@ class ContinualClassifier:
             state.meta["recipe"]["device"] = device
         if weights is not None:
             state.meta["recipe"]["backbone"]["weights"] = str(weights)
+        recipe = validate_recipe(state.meta["recipe"], str(folder))
+        carried = state.parts.pop("backbone", None)
+        backbone = load_backbone(recipe.backbone, carried if weights is None else None)
+        preprocessing = Preprocessing(**state.meta["preprocessing"])  # timm's cards may change, the model does not
         view = validate(ViewOptions, state.meta["view"], str(folder))
-        classifier = cls(validate_recipe(state.meta["recipe"], str(folder)), view, progress)
+        classifier = cls(recipe, view, progress, replace(backbone, preprocessing=preprocessing))
+        classifier.bundle = carried is not None
         classifier.load_state(state)
         return classifier
 
-    def _as_task(self, data: LabelledImages | str | Path) -> Task:
-        size = working_size(self.extractor.preprocessing.size)
+    def _answers(self, pixels: Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
+        if not self.classes:
+            raise LcaError("this classifier has not learnt any class yet; call learn first")
+        features = self.features(pixels)
+        rows = self.probabilities(features, branch).cpu()
+        distances = self.method.percentiles(features, branch or self.branch)
+        answers = []
+        for number, row in enumerate(rows):
+            far = None if distances is None else dict(zip(self.classes, distances[number].tolist(), strict=True))
+            nearest_class = None if far is None else min(far.values())
+            answers.append(
+                Prediction(
+                    self.classes[int(row.argmax())],
+                    float(row.max()),
+                    dict(zip(self.classes, row.tolist(), strict=True)),
+                    nearest_class,
+                    far,
+                    nearest_class is not None and nearest_class >= unknown_at,
+                )
+            )
+        return answers
+
+    def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
+        """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""
+        features = self.features(images, "held-out images")
+        labels = torch.tensor([self.classes.index(name) for name in images.classes])[images.labels]
+        for branch in self.method.branches():
+            logits = self.logits(features, branch).cpu()
+            self.temperatures[branch] = fit_temperature(logits, labels, self.temperatures.get(branch, 1.0))
+        right = int((self.logits(features).argmax(1).cpu() == labels).sum())
+        distances = self.method.percentiles(features, self.branch)
+        unknown = 0 if distances is None else int((distances.amin(1) >= UNKNOWN_AT).sum())
+        return replace(lesson, held_out=len(labels), right=right, called_unknown=unknown)
+
+    def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
+        images, report = self._read(data)
+        for name, known in case_variants(images.classes, self.classes):
+            self._say(
+                f"CHECK: {name!r} is learnt as a new class beside the known {known!r}; if they are the same, "
+                f"forget {name!r}, rename it and teach it again"
+            )
+        if not 0 <= held_out < 1:
+            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
+        mask = share_mask(images, held_out, self.recipe.seed, SMALLEST)
+        rows, kept_back = torch.nonzero(~mask)[:, 0], torch.nonzero(mask)[:, 0]
+        return Task(self.tasks, images.classes, images.subset(rows), images.subset(kept_back)), report
+
+    def _read(self, data: Labelled) -> tuple[ImageSet, ReadingReport]:
+        if isinstance(data, ImageSet):
+            return data, ReadingReport(read=len(data))
         if isinstance(data, str | Path):
-            images = read_class_folders(Path(data), size, self.progress)
+            images, report = read_class_folders(Path(data), self.working_size, self.progress)
         else:
-            classes = tuple(sorted({label for _, label in data}))
-            if not classes:
-                raise LcaError("there is nothing to learn: the list of (image, label) pairs is empty")
-            decoded = [decode(Path(image) if isinstance(image, str) else image, size) for image, _ in data]
-            labels = torch.tensor([classes.index(label) for _, label in data])
-            images = ImageSet(Pixels.of(decoded), labels, classes)
-        return Task(self.tasks, images.classes, images)
+            images, report = read_labelled(_named(data), self.working_size, self.progress)
+        for line in report.lines():
+            self._say(line)
+        return images, report
+
+    def _say(self, line: str) -> None:
+        """What a user should know: on the terminal with the progress, and in the log for callers without one."""
+        log.warning("%s", line)
+        self.progress.line(line)
+
+
+def _named(data: Any) -> list[tuple[ImageLike, str]]:
+    """(image, label) pairs with the labels' names, from a list or any data set."""
+    names = getattr(data, "classes", None)
+    pairs = [data[number] for number in range(len(data))]
+    return [(image, str(names[label]) if names and isinstance(label, int) else str(label)) for image, label in pairs]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

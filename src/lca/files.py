@@ -5,6 +5,7 @@ their names and `state.json` names them, so replacing that one small file is the
 state or the new one, never a mixture, and a part that did not change is not written again.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -74,6 +75,18 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
+def hold(folder: Path, busy: str) -> Iterator[None]:
+    """Make the folder if needed and hold it: a second process that tries is told `busy`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LcaError(busy) from None
+        yield
+
+
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder beside `path`, then rename it there; if `path` has appeared meanwhile, that one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,19 +139,34 @@ def has_state(folder: Path) -> bool:
     return (folder / "state.json").is_file()
 
 
-def load_state(folder: Path) -> State:
-    """Read what `save_state` wrote; a damaged or foreign folder is an error that names the file."""
+def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The part files and the JSON of a state folder, without reading any tensor."""
     manifest = read_json(folder / "state.json")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         came = manifest.get("format") if isinstance(manifest, dict) else None
         raise LcaError(f"{folder} has format {came}, this version of lca reads format {FORMAT}")
+    return {part: folder / name for part, name in manifest["parts"].items()}, manifest["meta"]
+
+
+def tensor_bytes(path: Path) -> int:
+    """Bytes of the tensors in a safetensors file: all but its header, whose length stands in its first 8 bytes."""
+    try:
+        with path.open("rb") as file:
+            return path.stat().st_size - 8 - int.from_bytes(file.read(8), "little")
+    except OSError as error:
+        raise LcaError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def load_state(folder: Path) -> State:
+    """Read what `save_state` wrote; a damaged or foreign folder is an error that names the file."""
+    files, meta = read_manifest(folder)
     parts = {}
-    for part, name in manifest["parts"].items():
-        path = folder / name
+    for part, path in files.items():
+        name = path.name
         if path.is_file() and f"-{hash_file(path)[:16]}.safetensors" not in name:
             raise LcaError(f"{path} does not match the hash in its name; it was changed or damaged")
         parts[part] = load_tensors(path)
-    return State(parts, manifest["meta"])
+    return State(parts, meta)
 
 
 def hash_file(path: Path) -> str:

@@ -91,7 +91,7 @@ class PooledCovariance:
     def shrunk(self, shrinkage: float, ridge: float) -> Tensor:
         """(1 - s) Σ + s tr(Σ)/d I + ridge I, in float64."""
         covariance = self.scatter / max(self.freedom, 1)
-        level = shrinkage * covariance.trace() / len(covariance) + ridge + 1e-8  # for classes without any spread
+        level = shrinkage * covariance.trace() / len(covariance) + ridge + _FLOOR
         return (1 - shrinkage) * covariance + level * torch.eye(len(covariance)).to(covariance)
 
     def factor(self) -> Tensor:
@@ -108,6 +108,7 @@ class GaussianMemory:
         self.classes: dict[int, Gaussian] = {}
         self.shared = _NO_ROWS
         """`shared`: the factor of all classes' scatter together, (at most d, d)."""
+        self._pooled: PooledCovariance | None = None  # until the next change
 
     def observe(self, label: int, features: Tensor) -> None:
         """Add features (K, d) of one class. A class seen before is combined: batches and returning classes alike."""
@@ -124,6 +125,13 @@ class GaussianMemory:
         else:
             kept = truncate(gaussian.factor, self.options.rank, self.options.energy)
         self.classes[label] = Gaussian(gaussian.count, gaussian.mean, kept)
+        self._pooled = None
+
+    def forget(self, label: int) -> None:
+        """Remove a class; the labels above move down by one. A shared covariance keeps its share of it."""
+        del self.classes[label]
+        self.classes = {each - (each > label): gaussian for each, gaussian in self.classes.items()}
+        self._pooled = None
 
     def transport(self, means: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> None:
         """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part."""
@@ -133,6 +141,7 @@ class GaussianMemory:
             self.classes[label] = Gaussian(old.count, means(old.mean[None])[0].float(), factor)
         if len(self.shared):
             self.shared = rows(self.shared).float()
+        self._pooled = None
 
     def means(self) -> Tensor:
         """(classes, d), in label order."""
@@ -140,6 +149,11 @@ class GaussianMemory:
 
     def pooled(self) -> PooledCovariance:
         """The covariance shared by all classes."""
+        if self._pooled is None:
+            self._pooled = self._pool()
+        return self._pooled
+
+    def _pool(self) -> PooledCovariance:
         freedom = sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values())
         if self.options.kind == "shared":
             rows = self.shared.double()
@@ -178,6 +192,29 @@ class GaussianMemory:
 
         return torch.cdist(whiten(features), whiten(self.means())).square().float()
 
+    def leave_one_out(self, features: Tensor, labels: Tensor, shrinkage: float = 0.1) -> Tensor:
+        """The squared distance of learnt images (n, d) to their own classes, each as if it had not been learnt: (n,).
+
+        Without image i, the mean of its class moves by -u/(K - 1) with u = x - μ, so x lies K/(K - 1) u away, and the
+        pooled scatter loses K/(K - 1) u uᵀ. In the scatter's eigenvectors the shrunk covariance without that loss is
+        diagonal, and Sherman and Morrison's formula takes the loss into account: d² / (1 - k d²). Where the factors do
+        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out. A class with one image
+        has no distance: NaN.
+        """
+        means, pooled = self.means().double(), self.pooled()
+        counts = torch.tensor([self.classes[label].count for label in sorted(self.classes)], dtype=torch.float64)
+        count, apart = counts[labels.cpu()], features.cpu().double() - means.cpu()[labels.cpu()]
+        without = count / (count - 1)
+        exact = self.options.kind != "diagonal" and self.options.rank is None and self.options.energy is None
+        freedom, width = max(pooled.freedom - exact, 1), features.shape[1]
+        values, vectors = torch.linalg.eigh(pooled.scatter.cpu())
+        lost = without * apart.square().sum(1) if exact else torch.zeros_like(without)
+        level = shrinkage * (values.sum() - lost) / (freedom * width) + self.options.ridge + _FLOOR
+        spectrum = (1 - shrinkage) * values.clamp(min=0) / freedom + level[:, None]
+        distances = ((apart @ vectors).square() / spectrum).sum(1)
+        loss = (1 - shrinkage) * without / freedom if exact else 0.0
+        return (without.square() * distances / (1 - loss * distances)).where(count > 1, torch.nan).float()
+
     def to(self, device: torch.device) -> "GaussianMemory":
         """The same Gaussians on a device."""
         moved = GaussianMemory(self.options)
@@ -194,7 +231,7 @@ class GaussianMemory:
         return part, {"counts": {str(label): gaussian.count for label, gaussian in self.classes.items()}}
 
     def load(self, part: Part, meta: dict[str, Any]) -> None:
-        self.shared = part.get("shared", _NO_ROWS)
+        self.shared, self._pooled = part.get("shared", _NO_ROWS), None
         self.classes = {
             int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])
             for label, count in meta["counts"].items()
@@ -232,6 +269,8 @@ class GaussianMemory:
 
 
 _NO_ROWS = torch.zeros(0)
+_FLOOR = 1e-8
+"""Variance in every direction, for classes without any spread and no ridge."""
 
 
 def _contrasts(features: Tensor) -> Tensor:

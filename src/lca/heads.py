@@ -161,6 +161,19 @@ class GrowingHeads(nn.Module):
         for head in others.copy().tasks[len(self.tasks) :]:
             self.tasks.append(head)
 
+    def forget(self, label: int) -> None:
+        """Remove the row of a class; the labels above move down by one."""
+        for number, head in enumerate(self._heads()):
+            if label < head.classes:
+                kept = [place for place in range(head.classes) if place != label]
+                if kept:
+                    head.keep_classes(torch.tensor(kept, device=next(head.parameters()).device))
+                else:
+                    del self.tasks[number]
+                return
+            label -= head.classes
+        raise IndexError("there is no such label")
+
     def forward(self, features: Tensor) -> Tensor:
         if not len(self.tasks):
             return features.new_zeros(len(features), 0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from lca.config import BackboneOptions
 from lca.data.views import Preprocessing
 from lca.errors import LcaError, nearest
-from lca.files import hash_file, hash_json, load_tensors
+from lca.files import Part, hash_file, hash_json, load_tensors
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -31,7 +31,9 @@ class Backbone:
     preprocessing: Preprocessing
     name: str
     fingerprint: str
-    """Hash of the weights; part of every result."""
+    """Hash of the weights as loaded, wherever they came from; part of every result."""
+    licence: str = ""
+    """What is known about the terms of the weights."""
 
     @property
     def width(self) -> int:
@@ -43,26 +45,28 @@ def embedded_names() -> list[str]:
     return sorted(path.stem for path in EMBEDDED.glob("*.yaml"))
 
 
-def load_backbone(options: BackboneOptions) -> Backbone:
-    """Build the transformer, fill in the weights, take the preprocessing from the card."""
-    if options.weights is not None:
-        expanded = Path(os.path.expandvars(options.weights)).expanduser()
-        options = options.model_copy(update={"weights": expanded})
+def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Backbone:
+    """Build the transformer, fill in the weights, take the preprocessing from the card.
+
+    The weights are those given (a model that carries its backbone), those of `options.weights`, the embedded ones, or
+    timm's download, in that order.
+    """
+    path = None if options.weights is None else Path(os.path.expandvars(options.weights)).expanduser()
     if options.name in embedded_names():
         card = yaml.safe_load((EMBEDDED / f"{options.name}.yaml").read_text(encoding="utf-8"))
-        path = options.weights or EMBEDDED / card["weights"]
         vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
-        if options.weights is None and hash_file(path) != card["sha256"]:
-            raise LcaError(f"{path} does not have the hash of its card; reinstall the package")
-        scaling = card["preprocessing"]
+        if path is None and weights is None:
+            path = EMBEDDED / card["weights"]
+            if hash_file(path) != card["sha256"]:
+                raise LcaError(f"{path} does not have the hash of its card; reinstall the package")
+        scaling, licence = card["preprocessing"], " ".join(card["licence"].split())
     else:
-        vit, scaling = _timm_model(options)
-        path = options.weights
-    if path is None:
-        fingerprint = hash_json({name: _digest(tensor) for name, tensor in vit.state_dict().items()})
-    else:
-        fingerprint = hash_file(path) if path.is_file() else ""
-        _fill(vit, path)
+        vit, scaling = _timm_model(options.name, download=path is None and weights is None)
+        licence = str(vit.pretrained_cfg.get("license") or "")
+    if weights is not None:
+        _fill(vit, weights, "the weights the model carries")
+    elif path is not None:
+        _fill(vit, load_tensors(path), f"the weights in {path}")
     vit.requires_grad_(False).eval()
     raw = options.preprocessing == "raw"
     preprocessing = Preprocessing(
@@ -71,35 +75,37 @@ def load_backbone(options: BackboneOptions) -> Backbone:
         std=(1.0, 1.0, 1.0) if raw else _triple(scaling["std"]),
         interpolation=str(scaling["interpolation"]),
     )
-    return Backbone(vit, preprocessing, options.name, fingerprint)
+    fingerprint = hash_json({name: _digest(tensor) for name, tensor in vit.state_dict().items()})
+    return Backbone(vit, preprocessing, options.name, fingerprint, licence)
 
 
-def _timm_model(options: BackboneOptions) -> tuple[VisionTransformer, dict[str, Any]]:
-    architecture, dot, tag = options.name.partition(".")
+def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str, Any]]:
+    """A transformer of timm's, with its download or untrained, and what its card says about the input."""
+    architecture, dot, tag = name.partition(".")
     if not timm.is_model(architecture):
         hint = nearest(architecture, [*timm.list_models("*vit*"), *timm.list_models("deit*"), *embedded_names()])
         raise LcaError(f"timm has no model {architecture!r}; {hint}")
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
     if dot and tag not in tags:
-        raise LcaError(f"timm has no weights {options.name!r}; {nearest(tag, tags)}")
-    if not dot and options.weights is None:
+        raise LcaError(f"timm has no weights {name!r}; {nearest(tag, tags)}")
+    if not dot and download:
         full = ", ".join(f"{architecture}.{each}" for each in tags) or "none, so give backbone.weights"
         raise LcaError(
-            f"backbone {options.name!r} does not say which weights: what a bare name means has changed between timm "
+            f"backbone {name!r} does not say which weights: what a bare name means has changed between timm "
             f"releases. Full tags: {full}"
         )
     with torch.device("meta"):  # the shape alone, to know its class before anything is downloaded
-        kind = type(timm.create_model(options.name, num_classes=0))
+        kind = type(timm.create_model(name, num_classes=0))
     if not issubclass(kind, VisionTransformer):
         raise LcaError(
-            f"{options.name} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
+            f"{name} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
             "(vit_*, deit_*, and others of that class)"
         )
     try:
-        vit = timm.create_model(options.name, pretrained=options.weights is None, num_classes=0)
+        vit = timm.create_model(name, pretrained=download, num_classes=0)
     except (OSError, RuntimeError) as error:
         raise LcaError(
-            f"the weights of {options.name} could not be fetched ({type(error).__name__}: {error}). Without a network, "
+            f"the weights of {name} could not be fetched ({type(error).__name__}: {error}). Without a network, "
             "give a local file: backbone.weights=PATH.safetensors"
         ) from error
     card = vit.pretrained_cfg
@@ -111,9 +117,8 @@ def _timm_model(options: BackboneOptions) -> tuple[VisionTransformer, dict[str, 
     }
 
 
-def _fill(vit: VisionTransformer, path: Path) -> None:
-    """Load a safetensors file into the model: fp16 is cast, a classification head is left out, all else must fit."""
-    stored = load_tensors(path)
+def _fill(vit: VisionTransformer, stored: Part, what: str) -> None:
+    """Load weights into the model: fp16 is cast, a classification head is left out, all else must fit."""
     wanted = vit.state_dict()
     extra = [key for key in stored if key not in wanted and not key.startswith(("head.", "head_dist.", "fc."))]
     missing = [key for key in wanted if key not in stored]
@@ -124,7 +129,7 @@ def _fill(vit: VisionTransformer, path: Path) -> None:
     ]
     if extra or missing or shapes:
         facts = [f"missing {missing[:3]}"] * bool(missing) + [f"unknown {extra[:3]}"] * bool(extra) + shapes[:3]
-        raise LcaError(f"the weights in {path} do not fit the model: {'; '.join(facts)}")
+        raise LcaError(f"{what} do not fit the model: {'; '.join(facts)}")
     vit.load_state_dict({key: stored[key].to(wanted[key].dtype) for key in wanted})
 
 

@@ -36,7 +36,7 @@ class Stream:
             self.task_classes.append(self.classes[start : start + size])
             start += size
         train = _limit(source.train, options.train_limit, seed)
-        held_out = _share_mask(train, options.validation, seed)
+        held_out = share_mask(train, options.validation, seed)
         self._train = train.subset(torch.nonzero(~held_out)[:, 0])
         self._validation = train.subset(torch.nonzero(held_out)[:, 0]) if options.validation else None
         self._evaluation = self._validation if options.evaluate == "validation" else source.test
@@ -125,11 +125,13 @@ def _limit(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
     return images.subset(torch.cat(rows))
 
 
-def _share_mask(images: ImageSet, share: float, seed: int) -> torch.Tensor:
-    """Which images are held out: the same share of every class, but never all of a class."""
+def share_mask(images: ImageSet, share: float, seed: int, smallest: int = 2) -> torch.Tensor:
+    """Which images are held out: the same share of every class, at least one but never all of it, and none of a class
+    with fewer than `smallest` images."""
     mask = torch.zeros(len(images), dtype=torch.bool)
     for label in range(len(images.classes)) if share else ():
         own = torch.nonzero(images.labels == label)[:, 0]
-        count = min(max(round(share * len(own)), 1), len(own) - 1)
-        mask[own[torch.randperm(len(own), generator=generator(seed, "validation", label))[:count]]] = True
+        if len(own) >= smallest:
+            count = min(max(round(share * len(own)), 1), len(own) - 1)
+            mask[own[torch.randperm(len(own), generator=generator(seed, "validation", label))[:count]]] = True
     return mask

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lca.config import AugmentOptions, MethodOptions, TrainingOptions
 from lca.data.streams import Task
+from lca.errors import LcaError
 from lca.features import FeatureExtractor
 from lca.files import State
 from lca.progress import Progress
@@ -101,6 +102,17 @@ class Method(ABC):
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
         """How far features lie from every known class, for the branches that keep statistics."""
         return {}
+
+    def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
+        """How far features lie from every known class, as percentiles of what known images have: (n, classes).
+
+        None for a method or branch that keeps no class statistics.
+        """
+        return None
+
+    def forget(self, label: int) -> None:
+        """Remove a class from heads and statistics; the labels above move down by one."""
+        raise LcaError(f"method {self.options.name!r} has no way to forget a class")
 
     def storage(self, branch: str | None = None) -> dict[str, int]:
         """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""

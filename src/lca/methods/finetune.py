@@ -52,6 +52,9 @@ class SequentialFineTuning(Method):
         logits: Tensor = self.heads(features)
         return logits
 
+    def forget(self, label: int) -> None:
+        self.heads.forget(label)
+
     def state(self) -> State:
         heads, meta = self.heads.state()
         return State({"tuned": self.tensors, "heads": heads, "training": self.training.state()}, {"heads": meta})

@@ -88,7 +88,7 @@ class IncrementalMerging(Method):
             yield Phase("head from mean", lambda _: self._head_from_mean(task, labels), trunk=True)
         yield Phase("statistics", lambda _: self.branch_set.observe(**self.features))
         for name in self.branch_set.heads:
-            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task))  # type: ignore[misc]
+            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.branch_set.logits(features, branch)
@@ -98,6 +98,17 @@ class IncrementalMerging(Method):
 
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
         return self.branch_set.unknown_scores(features)
+
+    def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
+        return self.branch_set.percentiles(features, branch)
+
+    def forget(self, label: int) -> None:
+        """The backbone stays as it is; the heads of the classes that are left are aligned again."""
+        self.heads.forget(label)
+        self.branch_set.forget(label)
+        if sum(self.heads.sizes) > 1:
+            for name in self.branch_set.heads:
+                self._align(name, self.tasks)
 
     def storage(self, branch: str | None = None) -> dict[str, int]:
         sizes = super().storage()
@@ -144,11 +155,11 @@ class IncrementalMerging(Method):
                 self._class_means(labels[0], "before"), self.setting.generator("head", task.index)
             )
 
-    def _align(self, name: str, task: Task) -> dict[str, float]:
+    def _align(self, name: str, task: int) -> dict[str, float]:
         setting = self.setting
         return self.branch_set.align(
             name,
-            task.index,
+            task,
             first=self.tasks == 0,
             seed=setting.seed,
             device=setting.extractor.compute.device,

@@ -95,8 +95,12 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 def markdown(rows: Sequence[Row]) -> str:
     """A Markdown table with its legend."""
-    lines = [HEADER, tuple("---" for _ in HEADER), *(cells_of(row) for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{LEGEND}\n"
+    return f"{markdown_table(HEADER, [cells_of(row) for row in rows])}\n{LEGEND}\n"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts as a Markdown table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
 def pivot_markdown(rows: Sequence[Row]) -> str:
@@ -104,9 +108,8 @@ def pivot_markdown(rows: Sequence[Row]) -> str:
     groups = list(dict.fromkeys(row.group for row in rows))
     cells = {(row.branch, row.group): f"{row.cell(*_AVERAGE)} / {row.cell(*_LAST)}" for row in rows}
     branches = list(dict.fromkeys(row.branch for row in rows))
-    lines = [["AA / last", *groups], ["---"] * (len(groups) + 1)]
-    lines += [[branch, *(cells.get((branch, group), "") for group in groups)] for branch in branches]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    lines = [[branch, *(cells.get((branch, group), "") for group in groups)] for branch in branches]
+    return markdown_table(["AA / last", *groups], lines)
 
 
 def print_rows(rows: Sequence[Row], title: str) -> None:

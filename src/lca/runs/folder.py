@@ -8,7 +8,6 @@ results.json             accuracies, counts, class order, versions, hashes, cost
 predictions.safetensors  prediction, confidence and unknown score of every test image after every task
 """
 
-import fcntl
 import json
 import logging
 import shutil
@@ -22,7 +21,7 @@ import yaml
 
 from lca.config import Recipe, differences
 from lca.errors import LcaError
-from lca.files import has_state, read_json, write_atomic
+from lca.files import has_state, hold, read_json, write_atomic
 
 
 class RunFolder:
@@ -42,14 +41,7 @@ class RunFolder:
         # a run killed while it made its folder leaves only hidden files: the lock, a half-written recipe
         if not self.recipe.exists() and any(not path.name.startswith(".") for path in self.path.glob("*")):
             raise LcaError(f"{self.path} exists and is no run folder; choose another place with --out")
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LcaError(
-                    f"another process is running in {self.path}; wait for it, or choose another --out"
-                ) from None
+        with hold(self.path, f"another process is running in {self.path}; wait for it, or choose another --out"):
             for leftover in self.path.glob(".*.tmp"):  # of a killed write
                 leftover.unlink()
             self._check_recipe(recipe)

@@ -1,0 +1,78 @@
+"""What a model's answers are worth on labelled images: accuracy, calibration, and what it does with strangers."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lca.evaluation.calibration import calibration_error, wilson_interval
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer beside the truth."""
+
+    truth: str
+    label: str
+    probability: float
+    unknown: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Answers about labelled images. Images of classes the model never learnt are *strangers*: it cannot name them, it
+    can only call them unknown, so they do not count in the accuracy."""
+
+    answers: Sequence[Answer]
+    classes: Sequence[str]
+    """The classes the model knows."""
+
+    @property
+    def known(self) -> list[Answer]:
+        """Answers about images of classes the model knows."""
+        return [each for each in self.answers if each.truth in set(self.classes)]
+
+    @property
+    def strangers(self) -> list[Answer]:
+        return [each for each in self.answers if each.truth not in set(self.classes)]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Per cent of the images of known classes that are named rightly; None without any."""
+        return _percent([each.truth == each.label for each in self.known])
+
+    def by_class(self) -> dict[str, tuple[int, int]]:
+        """Right answers and images of every known class that was asked for."""
+        known = self.known
+        total, right = Counter(each.truth for each in known), Counter(e.truth for e in known if e.truth == e.label)
+        return {name: (right[name], total[name]) for name in self.classes if total[name]}
+
+    def confusions(self) -> list[tuple[str, str, int]]:
+        """(truth, answer, times), the most frequent first."""
+        counts = Counter((each.truth, each.label) for each in self.known if each.truth != each.label)
+        return [(*pair, times) for pair, times in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in per cent where it is a share."""
+        known, strangers = self.known, self.strangers
+        right = [each.truth == each.label for each in known]
+        probabilities = torch.tensor([each.probability for each in known])
+        return {
+            "images": len(known),
+            "right": sum(right),
+            "accuracy": self.accuracy,
+            "accuracy_interval_95": list(wilson_interval(sum(right), len(known))) if known else None,
+            "mean_probability": float(100 * probabilities.mean()) if known else None,
+            "calibration_error": calibration_error(probabilities, torch.tensor(right)) if known else None,
+            "called_unknown": _percent([each.unknown for each in known]),
+            "strangers": len(strangers),
+            "strangers_called_unknown": _percent([each.unknown for each in strangers]),
+            "by_class": {name: list(counts) for name, counts in self.by_class().items()},
+            "confusions": [list(each) for each in self.confusions()],
+        }
+
+
+def _percent(flags: Sequence[bool]) -> float | None:
+    return 100 * sum(flags) / len(flags) if flags else None

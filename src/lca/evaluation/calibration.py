@@ -1,0 +1,53 @@
+"""Calibration: probabilities that mean what they say. Of the answers given with 80 %, 80 of 100 should be right."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+STEADINESS = 5.0
+"""Pull of the last temperature on the next one: about that of a few dozen images."""
+
+
+def fit_temperature(logits: Tensor, labels: Tensor, last: float = 1.0) -> float:
+    """The T that makes softmax(logits / T) most likely on images that were not trained on (Guo et al. 2017).
+
+    Minimises Σ -log p_T(y) + 5 (log T - log T_last)², so that a handful of images changes little. The order of the
+    answers does not depend on T.
+    """
+    logits, labels, start = logits.double(), labels.to(logits.device), math.log(last)
+
+    def cost(log_temperature: float) -> float:
+        loss = functional.cross_entropy(logits / math.exp(log_temperature), labels, reduction="sum")
+        return float(loss) + STEADINESS * (log_temperature - start) ** 2
+
+    low, high, golden = start - 4.0, start + 4.0, (math.sqrt(5) - 1) / 2
+    while high - low > 1e-3:
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if cost(left) < cost(right) else (left, high)
+    return math.exp((low + high) / 2)
+
+
+def calibration_error(probabilities: Tensor, correct: Tensor, bins: int = 15) -> float:
+    """Expected calibration error: Σ over bins of (share of images) · |accuracy - mean probability|, in per cent.
+
+    Bins are equal intervals of the answer's probability (Naeini et al. 2015; Guo et al. 2017).
+    """
+    if not len(probabilities):
+        raise ValueError("the calibration error of no answers is not defined")
+    places = (probabilities.double() * bins).ceil().clamp(1, bins).long() - 1
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add(
+        0, places.cpu(), (correct.double() - probabilities.double()).cpu()
+    )
+    return float(100 * gaps.abs().sum() / len(probabilities))
+
+
+def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a proportion, in per cent (Wilson 1927): sensible also for few images and near 0 or 100 %."""
+    if not total:
+        raise ValueError("the interval of no answers is not defined")
+    share, spread = correct / total, z * z / total
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    return 100 * max(centre - half, 0.0), 100 * min(centre + half, 1.0)

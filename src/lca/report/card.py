@@ -1,0 +1,143 @@
+"""What there is to say about a model: facts from its saved JSON, and the model card made of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lca.report.tables import markdown_table
+
+
+def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -> dict[str, Any]:
+    """The facts of a saved model, as JSON. `meta` is its JSON, `sizes` the tensor bytes of its parts."""
+    recipe, history = meta["recipe"], meta["history"]
+    images: dict[str, int] = {}
+    for lesson in history:
+        for name, count in lesson["images"].items():
+            images[name] = images.get(name, 0) + count
+        for name in lesson["new"] if lesson["kind"] == "forget" else ():
+            images.pop(name, None)
+    held_out = sum(lesson["held_out"] for lesson in history)
+    called_unknown = sum(lesson["called_unknown"] for lesson in history)
+    last = next((lesson for lesson in reversed(history) if lesson["held_out"]), None)
+    return {
+        "classes": {name: images.get(name, 0) for name in meta["classes"]},
+        "history": history,
+        "held_out": held_out,
+        "last_accuracy": None if last is None else _percent(last["right"], last["held_out"]),
+        "held_out_called_unknown": _percent(called_unknown, held_out) if held_out else None,
+        "temperatures": meta["temperatures"],
+        "method": recipe["method"]["name"],
+        "tuning": recipe["tuning"]["name"],
+        "seed": recipe["seed"],
+        "backbone": {
+            "name": recipe["backbone"]["name"],
+            "weights": recipe["backbone"]["weights"],
+            "sha256": meta["backbone"],
+            "input": meta["preprocessing"]["size"],
+            "bundled": bundled,
+            "licence": meta["licence"],
+        },
+        "bytes": dict(sizes),
+        "versions": meta.get("versions", {}),
+    }
+
+
+def model_card(facts: Mapping[str, Any]) -> str:
+    """The README.md of a model folder."""
+    backbone, classes = facts["backbone"], facts["classes"]
+    origin = "carried in this folder" if backbone["bundled"] else "not in this folder; found by name and hash"
+    lines = [
+        *_front_matter(backbone["name"]),
+        "# An image classifier that keeps learning",
+        "",
+        f"It knows {len(classes)} {'class' if len(classes) == 1 else 'classes'}, learnt in "
+        f"{sum(lesson['kind'] == 'learn' for lesson in facts['history'])} step(s) with method `{facts['method']}` "
+        f"(tuning `{facts['tuning']}`) on `{backbone['name']}`. No image it was taught is kept.",
+        "",
+        "```",
+        "lca predict THIS_FOLDER photo.jpg        # or in Python:",
+        'lca.ContinualClassifier.load("THIS_FOLDER").predict(["photo.jpg"])',
+        "```",
+        "",
+        "## Classes",
+        "",
+        markdown_table(["class", "images"], [[_cell(name), str(count)] for name, count in classes.items()]),
+        "## What it learnt when, and how well",
+        "",
+        "Accuracy is measured right after each step, on images of that step that were held out from training, among "
+        "all classes known by then. It says nothing about other photos than yours.",
+        "",
+        markdown_table(
+            ["when", "step", "images", "held out", "accuracy", "unreadable"],
+            [_history_row(lesson) for lesson in facts["history"]],
+        ),
+        "## Calibration and unknown things",
+        "",
+        *_calibration(facts),
+        "",
+        "## Costs",
+        "",
+        f"Besides the backbone: {sum(facts['bytes'].values()):,} bytes.",
+        "",
+        markdown_table(["part", "bytes"], [[name, f"{size:,}"] for name, size in facts["bytes"].items()]),
+        "## Origin",
+        "",
+        markdown_table(
+            ["", ""],
+            [
+                ["backbone", f"`{backbone['name']}` at {backbone['input']} px, {origin}"],
+                ["weights", f"`{backbone['weights']}`" if backbone["weights"] else "as named"],
+                ["SHA-256 of the weights", f"`{backbone['sha256']}`"],
+                ["seed", str(facts["seed"])],
+                ["versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())],
+            ],
+        ),
+        "## Licence notes",
+        "",
+        f"The backbone: {' '.join((backbone['licence'] or 'not known; see where the weights came from').split())}",
+        "",
+        "What was learnt comes from the images it was taught; their rights are yours to check. Class statistics are "
+        "kept (a mean and a covariance factor per class), and the tuned weights remember something of their images.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _front_matter(backbone: str) -> list[str]:
+    """What the Hugging Face hub reads."""
+    base = [f"base_model: timm/{backbone}"] if "." in backbone else []
+    tags = ["tags:", "- continual-learning", "- class-incremental-learning"]
+    return ["---", "library_name: lca", "pipeline_tag: image-classification", *base, *tags, "---"]
+
+
+def _calibration(facts: Mapping[str, Any]) -> list[str]:
+    if not facts["held_out"]:
+        return ["Nothing was held out, so the probabilities are not calibrated and no accuracy was measured."]
+    temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
+    refused = facts["held_out_called_unknown"]
+    return [
+        f"Probabilities are the softmax of the logits divided by a temperature ({temperatures}), fitted on held-out "
+        f"images ({facts['held_out']} over all steps). Of those, {refused:.1f} % were called unknown; about 1 % is "
+        "meant.",
+    ]
+
+
+def _history_row(lesson: Mapping[str, Any]) -> list[str]:
+    names = ", ".join(_cell(name) for name in lesson["new"][:5]) + (", ..." if len(lesson["new"]) > 5 else "")
+    again = len(lesson["images"]) - len(lesson["new"])
+    what = f"forgot {names}" if lesson["kind"] == "forget" else f"{len(lesson['new'])} new" + f": {names}" * bool(names)
+    if lesson["kind"] == "learn" and again:
+        what += f"; {again} known"
+    accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} %" if lesson["held_out"] else "not measured"
+    if lesson["kind"] == "forget":
+        return [lesson["when"] or "", what, "", "", "", ""]
+    images = sum(lesson["images"].values())
+    return [lesson["when"] or "", what, str(images), str(lesson["held_out"]), accuracy, str(lesson["left_out"])]
+
+
+def _cell(text: str) -> str:
+    """Text that cannot break out of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole

@@ -1,0 +1,96 @@
+"""Unknown things: how far an image lies from every known class, as a percentile of how far known images lie.
+
+A distance alone says little. So every image that is learnt is asked how far it lies from its own class when it is left
+out (`GaussianMemory.leave_one_out`), and a few quantiles of the answers are kept per class. A new image at percentile
+99 of the nearest class is farther from it than 99 of 100 known images are from theirs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.files import Part
+
+KEPT = 32
+"""Distances kept per class: all of a class with so few images, quantiles of a larger one."""
+
+
+class KnownDistances:
+    """The leave-one-out distances of the known images, by label."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, Tensor] = {}
+        self._counts: dict[int, int] = {}
+
+    def observe(self, label: int, distances: Tensor) -> None:
+        """Add the squared distances (n,) of images of one class; NaN, of a class with a single image, is left out."""
+        values = distances[~distances.isnan()].double().cpu()
+        weights = torch.ones_like(values)
+        if label in self._values:
+            before = self._values[label].double()
+            values, weights = torch.cat([before, values]), torch.cat([self._weights(label), weights])
+        if not len(values):
+            return
+        values, order = values.sort()
+        self._counts[label] = round(float(weights.sum()))
+        if len(values) > KEPT:
+            inside = (weights[order].cumsum(0) - weights[order] / 2) / weights.sum()
+            values = values[torch.searchsorted(inside, _midpoints(KEPT)).clamp(max=len(values) - 1)]
+        self._values[label] = values.float()
+
+    def forget(self, label: int) -> None:
+        """Remove a class; the labels above move down by one."""
+        self._values = {each - (each > label): value for each, value in self._values.items() if each != label}
+        self._counts = {each - (each > label): count for each, count in self._counts.items() if each != label}
+
+    def percentiles(self, distances: Tensor) -> Tensor | None:
+        """Squared distances of any shape as percentiles in [0, 100]; None while nothing is known to compare with.
+
+        Between known values the distribution function is linear. Beyond the largest it would stay below 100 n / (n + 1)
+        for ever, so that a model of ten images could never call anything unknown; there it goes on like a power of the
+        distance, with the steepness that a log-normal distribution of the same spread has about there.
+        """
+        if not self._values:
+            return None
+        values = torch.cat([each.double() for each in self._values.values()])
+        weights = torch.cat([self._weights(label) for label in self._values])
+        values, order = values.sort()
+        weights, total = weights[order], weights.sum()
+        heights = (weights.cumsum(0) - weights / 2) / total * total / (total + 1)
+        points = torch.cat([values.new_zeros(1), values])
+        heights = torch.cat([heights.new_zeros(1), heights])
+        asked = distances.double().clamp(min=0)
+        upper = torch.searchsorted(points, asked).clamp(1, len(points) - 1)
+        low, high = points[upper - 1], points[upper]
+        share = ((asked - low) / (high - low).clamp(min=1e-30)).clamp(0, 1)
+        inside = heights[upper - 1] + share * (heights[upper] - heights[upper - 1])
+        spread = _deviation(values.clamp(min=1e-30).log(), weights)
+        tail = (1 - heights[-1]) * (points[-1] / asked.clamp(min=1e-30)).clamp(max=1) ** (2 / spread)
+        return (100 * torch.where(asked > points[-1], 1 - tail, inside)).float()
+
+    def state(self) -> tuple[Part, dict[str, Any]]:
+        """Tensors and JSON; `load` is the inverse."""
+        part = {str(label): values for label, values in self._values.items()}
+        return part, {"counts": {str(label): count for label, count in self._counts.items()}}
+
+    def load(self, part: Part, meta: dict[str, Any]) -> None:
+        self._values = {int(label): part[label].cpu() for label in meta["counts"]}
+        self._counts = {int(label): count for label, count in meta["counts"].items()}
+
+    def _weights(self, label: int) -> Tensor:
+        """How many images each kept value stands for."""
+        values = self._values[label]
+        return torch.full((len(values),), self._counts[label] / len(values), dtype=torch.float64)
+
+
+def _midpoints(count: int) -> Tensor:
+    return (torch.arange(count, dtype=torch.float64) + 0.5) / count
+
+
+def _deviation(values: Tensor, weights: Tensor) -> Tensor:
+    """Weighted standard deviation; 0.5, a usual one for log distances, where there are too few values to tell."""
+    if len(values) < 3:
+        return values.new_tensor(0.5)
+    mean = (weights * values).sum() / weights.sum()
+    return ((weights * (values - mean).square()).sum() / weights.sum()).sqrt().clamp(min=0.05)
