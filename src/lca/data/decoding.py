@@ -63,7 +63,7 @@ LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
 canvas that all images share."""
 EMPTY = "is empty"
-NO_IMAGE = "is not an image, or of a format that is not read; save it as JPEG or PNG"
+NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
 NO_HEIF = 'is a HEIC photo, which needs another package: pip install "lca[heic]"'
 NAMED = 20
 """Files that an error names before it only counts."""
@@ -131,9 +131,9 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
 
 def none_readable(left_out: Sequence[LeftOut]) -> LcaError:
     """The error for a list of images of which none can be read."""
-    count = f"none of the {len(left_out)} images" if len(left_out) > 1 else "the only image"
+    title = f"none of the {len(left_out)} images could be read:" if len(left_out) > 1 else "no image could be read:"
     more = [f"and {len(left_out) - NAMED} more"] if len(left_out) > NAMED else []
-    return LcaError("\n  ".join([f"{count} could be read:", *map(str, left_out[:NAMED]), *more]))
+    return LcaError("\n  ".join([title, *map(str, left_out[:NAMED]), *more]))
 
 
 def name_of(image: object, number: int | None = None) -> str:
