@@ -1,4 +1,3 @@
-import logging
 import zipfile
 
 import numpy as np
@@ -8,7 +7,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from lca.config import DataOptions
-from lca.data.sources import load_source, read_card, read_class_folders, sources, working_size
+from lca.data.folders import read_class_folders
+from lca.data.sources import load_source, read_card, sources, working_size
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -99,23 +99,85 @@ def test_the_fingerprint_follows_the_files(tmp_path):
     assert read(tmp_path).fingerprint != before
 
 
-def test_a_broken_file_is_left_out(tmp_path, caplog):
-    fill(tmp_path / "a", 3)
-    fill(tmp_path / "b", 3)
-    (tmp_path / "a" / "000.png").write_text("broken")
-    with caplog.at_level(logging.WARNING):
-        images = read_class_folders(tmp_path, 64, Progress())
-    assert counts(images) == [2, 3]
-    assert "000.png" in caplog.text
+class Lines(Progress):
+    """Keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def line(self, text):
+        self.lines.append(text)
 
 
-def test_a_class_of_broken_files_is_an_error(tmp_path):
+def told(root, seed=0):
+    progress = Lines()
+    source = load_source(DataOptions(source=f"folder:{root}"), seed, 64, progress)
+    return source, progress.lines
+
+
+def test_a_broken_file_is_left_out_and_told_once(tmp_path):
+    for name in ("a", "b"):
+        fill(tmp_path / name, 10, ord(name))
+    bad = tmp_path / "a" / "003.png"
+    bad.write_text("broken")
+    source, lines = told(tmp_path)
+    assert np.add(counts(source.train), counts(source.test)).tolist() == [9, 10]
+    assert lines[0] == "1 file or image left out:"
+    assert str(bad) in lines[1]
+    again, lines = told(tmp_path)
+    assert again.fingerprint == source.fingerprint
+    assert lines == []  # from memory: all of it was told before
+
+
+def test_a_broken_file_does_not_move_the_split(tmp_path):
+    for name in ("a", "b"):
+        fill(tmp_path / name, 10, ord(name))
+    before = read(tmp_path, 1)
+    gone = identities(before.train)[0]
+    (tmp_path / "a" / f"{gone[1]:03}.png").write_text("broken")
+    after = read(tmp_path, 1)
+    assert identities(after.train) == identities(before.train)[1:]
+    assert identities(after.test) == identities(before.test)
+
+
+def test_what_is_odd_is_told(tmp_path):
+    for part in ("train", "test"):
+        for name in ("a", "A"):
+            fill(tmp_path / part / name, 2, ord(name))
+    fill(tmp_path / "test" / "a", 1, ord("A"))
+    (tmp_path / "train" / "a" / "notes.txt").write_text("x")
+    lines = told(tmp_path)[1]
+    assert lines.count("  'A', 'a'") == 1
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("CHECK: 1 image under several labels"))
+    assert f"{tmp_path / 'test' / 'a' / '000.png'} (a)" in lines[place + 1]
+    assert f"{tmp_path / 'train' / 'A' / '000.png'} (A)" in lines[place + 1]
+    assert lines[-1] == f"1 other file passed over: {tmp_path / 'train' / 'a' / 'notes.txt'}"
+
+
+def test_a_dangling_link_does_not_end_a_benchmark(tmp_path):
+    fill(tmp_path / "a", 4)
+    fill(tmp_path / "b", 4, 1)
+    (tmp_path / "a" / "zzz.png").symlink_to(tmp_path / "gone.png")
+    source, lines = told(tmp_path)
+    assert np.add(counts(source.train), counts(source.test)).tolist() == [4, 4]
+    assert "zzz.png is a link to" in lines[1]
+
+
+def test_a_class_of_broken_files_is_an_error_in_a_benchmark(tmp_path):
     fill(tmp_path / "a", 2)
-    fill(tmp_path / "b", 2)
+    fill(tmp_path / "b", 2, 1)
     for path in (tmp_path / "b").iterdir():
         path.write_text("broken")
-    with pytest.raises(LcaError, match=r"no image of the classes \['b'\] could be read"):
-        read_class_folders(tmp_path, 64, Progress())
+    with pytest.raises(LcaError, match=r"no image of the classes \['b'\] could be read: .*b/00\d.png is no image"):
+        read(tmp_path)
+
+
+def test_nothing_but_broken_files_is_an_error(tmp_path):
+    fill(tmp_path / "a", 2)
+    for path in (tmp_path / "a").iterdir():
+        path.write_text("broken")
+    with pytest.raises(LcaError, match=r"could be read:\n  .*00\d.png is no image"):
+        read(tmp_path)
 
 
 def test_an_empty_class_folder_is_an_error(tmp_path):
@@ -153,7 +215,7 @@ def test_folder_needs_a_path_and_sources_have_names():
 def test_large_images_are_decoded_to_the_working_size(tmp_path):
     (tmp_path / "a").mkdir()
     Image.new("RGB", (300, 200)).save(tmp_path / "a" / "big.png")
-    images = read_class_folders(tmp_path, working_size(64), Progress())
+    images, _ = read_class_folders(tmp_path, working_size(64), Progress())
     assert images.pixels.sizes.tolist() == [[73, 110]]
     assert working_size(224) == 256
 

@@ -127,7 +127,7 @@ def read_labelled(
     for _, label in pairs:
         if not isinstance(label, str) or not label:
             raise LcaError(f"a label is {label!r}; expected the name of a class, such as 'cat'")
-        spellings[class_name(label)].add(label)
+        spellings[class_name(label)].add(printable(label))
     report = ReadingReport(joined=[sorted(group) for group in spellings.values() if len(group) > 1])
     named = [(image, class_name(label)) for image, label in pairs]
     return _read(named, tuple(sorted(spellings)), working_size, progress, report), report
@@ -169,7 +169,12 @@ def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
         if os.path.isdir(path):
             folders[class_name(path.name)].append(path)
         elif _may_be_image(path):
-            loose.append(LeftOut(name_of(path), "lies beside the class folders; put it into one"))
+            reason = (
+                "lies beside the class folders; put it into one"
+                if os.path.exists(path)
+                else "is a link that leads nowhere"
+            )
+            loose.append(LeftOut(name_of(path), reason))
         else:
             report.other_files.append(name_of(path))
     if not folders:
