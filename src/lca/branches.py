@@ -134,10 +134,13 @@ class BranchSet:
 
     def percentiles(self, features: Tensor, name: str) -> Tensor | None:
         """How far features lie from every class, as percentiles of the known images: (n, classes), on the CPU."""
+        statistics = self.statistics(name)
+        return None if statistics is None else statistics[1].percentiles(statistics[0].mahalanobis(features.cpu()))
+
+    def statistics(self, name: str) -> tuple[GaussianMemory, KnownDistances] | None:
+        """The Gaussians a branch uses and the distances of the known images; None without any."""
         memory = self.memory(name)
-        if memory is None or not memory.classes:
-            return None
-        return self.distances[self._memory_of[name]].percentiles(memory.mahalanobis(features.cpu()))
+        return None if memory is None or not memory.classes else (memory, self.distances[self._memory_of[name]])
 
     def state(self) -> State:
         state = State()

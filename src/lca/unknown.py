@@ -51,6 +51,20 @@ class KnownDistances:
         for ever, so that a model of ten images could never call anything unknown; there it goes on like a power of the
         distance, with the steepness that a log-normal distribution of the same spread has about there.
         """
+        table = self.table()
+        if table is None:
+            return None
+        points, heights, steepness = table
+        asked = distances.double().clamp(min=0)
+        upper = torch.searchsorted(points, asked).clamp(1, len(points) - 1)
+        low, high = points[upper - 1], points[upper]
+        share = ((asked - low) / (high - low).clamp(min=1e-30)).clamp(0, 1)
+        inside = heights[upper - 1] + share * (heights[upper] - heights[upper - 1])
+        tail = (1 - heights[-1]) * (points[-1] / asked.clamp(min=1e-30)).clamp(max=1) ** steepness
+        return (100 * torch.where(asked > points[-1], 1 - tail, inside)).float()
+
+    def table(self) -> tuple[Tensor, Tensor, float] | None:
+        """The distribution function: squared distances from 0 up, its heights there, and the power of its tail."""
         if not self._values:
             return None
         values = torch.cat([each.double() for each in self._values.values()])
@@ -58,16 +72,9 @@ class KnownDistances:
         values, order = values.sort()
         weights, total = weights[order], weights.sum()
         heights = (weights.cumsum(0) - weights / 2) / total * total / (total + 1)
-        points = torch.cat([values.new_zeros(1), values])
-        heights = torch.cat([heights.new_zeros(1), heights])
-        asked = distances.double().clamp(min=0)
-        upper = torch.searchsorted(points, asked).clamp(1, len(points) - 1)
-        low, high = points[upper - 1], points[upper]
-        share = ((asked - low) / (high - low).clamp(min=1e-30)).clamp(0, 1)
-        inside = heights[upper - 1] + share * (heights[upper] - heights[upper - 1])
         spread = _deviation(values.clamp(min=1e-30).log(), weights)
-        tail = (1 - heights[-1]) * (points[-1] / asked.clamp(min=1e-30)).clamp(max=1) ** (2 / spread)
-        return (100 * torch.where(asked > points[-1], 1 - tail, inside)).float()
+        zero = values.new_zeros(1)
+        return torch.cat([zero, values]), torch.cat([zero, heights]), float(2 / spread)
 
     def state(self) -> tuple[Part, dict[str, Any]]:
         """Tensors and JSON; `load` is the inverse."""

@@ -13,8 +13,10 @@ from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import FeatureExtractor
 from lca.files import State
+from lca.gaussians import GaussianMemory
 from lca.progress import Progress
 from lca.randomness import generator
+from lca.unknown import KnownDistances
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Method(ABC):
 
         None for a method or branch that keeps no class statistics.
         """
+        return None
+
+    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
+        """The class statistics that `percentiles` reads, for export; None where there are none."""
         return None
 
     def forget(self, label: int) -> None:

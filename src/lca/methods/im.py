@@ -19,11 +19,13 @@ from lca.drift import drifts
 from lca.errors import LcaError
 from lca.features import extract
 from lca.files import Part, State
+from lca.gaussians import GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
 from lca.merging import IncrementalMerge, MergeOptions, check_merge
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
 from lca.training import FineTuning
+from lca.unknown import KnownDistances
 
 
 class ImOptions(MethodOptions):
@@ -101,6 +103,9 @@ class IncrementalMerging(Method):
 
     def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
         return self.branch_set.percentiles(features, branch)
+
+    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
+        return self.branch_set.statistics(branch)
 
     def forget(self, label: int) -> None:
         """The backbone stays as it is; the heads of the classes that are left are aligned again."""
