@@ -185,12 +185,16 @@ class GaussianMemory:
 
     def mahalanobis(self, features: Tensor, shrinkage: float = 0.1) -> Tensor:
         """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
-        root = torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge))
+        root = self.root(shrinkage)
 
         def whiten(rows: Tensor) -> Tensor:
             return torch.linalg.solve_triangular(root, rows.to(root).T, upper=False).T
 
         return torch.cdist(whiten(features), whiten(self.means())).square().float()
+
+    def root(self, shrinkage: float = 0.1) -> Tensor:
+        """Cholesky's L of the pooled, shrunk covariance: L⁻¹ whitens features."""
+        return torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge))
 
     def leave_one_out(self, features: Tensor, labels: Tensor, shrinkage: float = 0.1) -> Tensor:
         """The squared distance of learnt images (n, d) to their own classes, each as if it had not been learnt: (n,).
