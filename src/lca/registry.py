@@ -2,6 +2,9 @@
 
 A registry with a package imports every module of that package on its first look-up, so a new method is one new
 file in `methods/` and no other edit.
+
+A thing registered as `FAMILY:NAME` answers to every name that starts with `FAMILY:`, such as `peft:ia3`, and reads the
+rest of the name itself. Iteration lists the plain names only.
 """
 
 import importlib
@@ -34,18 +37,17 @@ class Registry(Generic[T]):
         return enter
 
     def __getitem__(self, name: str) -> T:
-        self._discover()
-        if name not in self._things:
-            raise LcaError(f"unknown {self.kind} {name!r}; {nearest(name, self._things)}")
-        return self._things[name]
+        if name not in self:
+            raise LcaError(f"unknown {self.kind} {name!r}; {nearest(_entry(name), self._things)}")
+        return self._things[_entry(name)]
 
     def __iter__(self) -> Iterator[str]:
         self._discover()
-        return iter(sorted(self._things))
+        return iter(sorted(name for name in self._things if ":" not in name))
 
     def __contains__(self, name: object) -> bool:
         self._discover()
-        return name in self._things
+        return isinstance(name, str) and _entry(name) in self._things
 
     def _discover(self) -> None:
         if self._package is None:
@@ -53,3 +55,9 @@ class Registry(Generic[T]):
         package, self._package = importlib.import_module(self._package), None
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def _entry(name: str) -> str:
+    """Under which name a thing is registered: `peft:ia3` is found as `peft:NAME`."""
+    family, colon, _ = name.partition(":")
+    return f"{family}:NAME" if colon else name
