@@ -33,6 +33,13 @@ class Tuner(ABC):
     def detach(self) -> None:
         """Take everything out again: the transformer is as it was before `attach`."""
 
+    def fold(self) -> None:  # noqa: B027 - most tuners have nothing that can be folded
+        """Write the tuned values into the transformer's own weights where that is possible, for export.
+
+        Features stay the same up to rounding. What is folded is no longer tuned: `parameters` does not name it and
+        `detach` leaves it. What cannot be folded stays as modules; here, everything.
+        """
+
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the current values."""
         return {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
@@ -54,3 +61,14 @@ def overwrite(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tens
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
+
+
+def replace_module(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Put a module in the place of the one with this dotted name."""
+    parent, _, last = name.rpartition(".")
+    setattr(root.get_submodule(parent), last, module)
+
+
+def uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> Tensor:
+    """Values from U(-bound, bound)."""
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)

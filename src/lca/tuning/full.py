@@ -21,16 +21,21 @@ class FullTuning(Tuner):
 
     Options: ClassVar = FullOptions
 
-    _vit: VisionTransformer
+    _parameters: dict[str, nn.Parameter]
     _pretrained: dict[str, Tensor]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
-        self._vit = vit.requires_grad_(True)
+        self._parameters = dict(vit.requires_grad_(True).named_parameters())
         self._pretrained = self.tensors()
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self._vit.named_parameters())
+        return self._parameters
 
     def detach(self) -> None:
         self.load(self._pretrained)
-        self._vit.requires_grad_(False)
+        self.fold()
+
+    def fold(self) -> None:
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(False)
+        self._parameters, self._pretrained = {}, {}

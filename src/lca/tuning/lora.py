@@ -14,7 +14,7 @@ from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.files import load_tensors, read_json, save_tensors, write_atomic
 from lca.tuning import tuners
-from lca.tuning.base import Tuner
+from lca.tuning.base import Tuner, replace_module
 
 _PEFT_PREFIX = "base_model.model."
 
@@ -73,7 +73,7 @@ class Lora(Tuner):
         for name, module in linear.items():
             if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
                 self._layers[name] = LoraLinear(module, self.options, generator).train(module.training)
-                _replace(vit, name, self._layers[name])
+                replace_module(vit, name, self._layers[name])
 
     def parameters(self) -> dict[str, nn.Parameter]:
         pairs = ((name, layer) for name, layer in self._layers.items())
@@ -85,8 +85,14 @@ class Lora(Tuner):
 
     def detach(self) -> None:
         for name, layer in self._layers.items():
-            _replace(self._vit, name, layer.inner)
+            replace_module(self._vit, name, layer.inner)
         self._layers = {}
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        for layer in self._layers.values():
+            layer.inner.weight += layer.scaling * layer.up @ layer.down
+        self.detach()
 
 
 def write_peft(folder: Path, tensors: dict[str, Tensor], options: LoraOptions) -> None:
@@ -135,8 +141,3 @@ def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
 def _layer(name: str) -> str:
     """The layer that a tensor such as `blocks.0.attn.qkv.lora_A` belongs to."""
     return name.rpartition(".lora_")[0]
-
-
-def _replace(vit: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(vit.get_submodule(parent), last, module)
