@@ -65,8 +65,25 @@ def test_a_package_is_discovered_on_first_use(tmp_path, monkeypatch):
 
 def test_the_shipped_methods_and_tuners_are_found():
     assert {"im", "finetune", "joint"} <= set(methods)
-    assert {"lora", "full", "none"} <= set(tuners)
+    assert {"lora", "full", "none", "adapter", "ssf", "vpt", "prefix", "prompt"} == set(tuners)
+    assert "peft:ia3" in tuners
 
 
 def test_nearest_gives_at_most_three():
     assert nearest("aaa", ["aab", "aac", "aad", "aae"]).count(" or ") == 2
+
+
+def test_a_family_answers_to_every_name_that_begins_with_it():
+    things = Registry("thing")
+    things.register("plain")(1)
+    things.register("family:NAME")(2)
+    assert things["family:any"] == things["family:other:name"] == 2
+    assert "family:any" in things
+    assert "family" not in things
+    assert "other:any" not in things
+    assert 3 not in things
+    assert list(things) == ["plain"]
+    with pytest.raises(LcaError, match="unknown thing 'famly:any'; did you mean 'family:NAME'"):
+        things["famly:any"]
+    with pytest.raises(LcaError, match="unknown thing 'plain:any'"):
+        things["plain:any"]
