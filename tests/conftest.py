@@ -22,6 +22,15 @@ from lca.methods.base import Setting
 from lca.progress import Progress
 from lca.tuning import tuners
 
+SMALL_TUNING: dict[str, dict[str, Any]] = {
+    "lora": {"rank": 4, "alpha": 8.0},
+    "adapter": {"bottleneck": 4},
+    "vpt": {"tokens": 3},
+    "prefix": {"tokens": 3, "layers": (0, 1)},
+    "prompt": {"tokens": 3},
+    "peft:ia3": {"options": {"target_modules": ["qkv"], "feedforward_modules": []}},
+}
+
 torch.set_num_threads(1)
 settings.register_profile("lca", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("lca")
@@ -73,8 +82,7 @@ def build_task(index: int, classes: tuple[str, ...], per_class: int | list[int] 
 
 
 def tuning_options(name: str = "lora", **changes: Any) -> TuningOptions:
-    small = {"rank": 4, "alpha": 8.0} if name == "lora" else {}
-    return tuners[name].Options(**{**small, **changes})
+    return tuners[name].Options(**{"name": name, **SMALL_TUNING.get(name, {}), **changes})
 
 
 def build_extractor(tuning: TuningOptions | None = None, kind: str = "plain", seed: int = 3) -> FeatureExtractor:

@@ -48,7 +48,16 @@ BRANCHES = [
 ]
 SMALL_METHOD: dict[str, dict[str, Any]] = {"im": {"align": BRANCHES}}
 """Options that make a method quick; a method that is not here is tested with its defaults."""
-SMALL_TUNING: dict[str, dict[str, Any]] = {"lora": {"rank": 2, "alpha": 4.0, "dropout": 0.1}}
+SMALL_TUNING: dict[str, dict[str, Any]] = {
+    "lora": {"rank": 2, "alpha": 4.0, "dropout": 0.1},
+    "adapter": {"bottleneck": 4, "scale": 1.0},
+    "vpt": {"tokens": 2},
+    "prefix": {"tokens": 2, "layers": [0, 0.5]},
+    "prompt": {"tokens": 2, "pool": "prompts", "position": "class"},
+    "peft:ia3": {"options": {"target_modules": ["qkv"], "feedforward_modules": []}},
+}
+TUNERS = [*tuners, "peft:ia3"]
+"""All registered, and one of the peft library's for all of them."""
 RECIPE = {
     "name": "tiny",
     "data": {"source": "digits", "tasks": [3, 1, 2, 4], "train_limit": 6},
@@ -66,13 +75,14 @@ def method_section(name: str, **changes: Any) -> dict[str, Any]:
 def variants() -> dict[str, dict[str, Any]]:
     """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator and drift model.
 
-    They are read from the registries: what is registered is tested.
+    They are read from the registries: what is registered is tested. Every tuner is tested with `im`, which also merges;
+    the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
         fields = methods[name].Options.model_fields
         found[name] = {"method": method_section(name)}
-        for tuner in tuners:
+        for tuner in TUNERS if name == "im" else ("full", "none"):
             tuning = {"name": tuner, **SMALL_TUNING.get(tuner, {}), "feature_norm": True}
             found[f"{name}, {tuner}"] = {"method": method_section(name), "tuning": tuning}
         for head in heads if "head" in fields else ():

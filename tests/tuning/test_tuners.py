@@ -1,9 +1,14 @@
 """What holds for every registered tuner."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from lca.errors import LcaError
+from lca.heads import GrowingHeads, HeadOptions
+from lca.training import FineTuning
 from lca.tuning import tuners
 
 VIEWS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -20,7 +25,7 @@ def disturbed(tuner):
     return {name: each + 0.1 * torch.randn(each.shape, generator=random) for name, each in tuner.tensors().items()}
 
 
-@pytest.fixture(params=list(tuners))
+@pytest.fixture(params=[*tuners, "peft:ia3"])
 def name(request):
     return request.param
 
@@ -100,3 +105,93 @@ def test_a_feature_does_not_depend_on_its_neighbours(attach):
     with torch.no_grad():
         alone = vit.forward_head(vit.forward_features(VIEWS[1:2]), pre_logits=True)
     torch.testing.assert_close(features(vit)[1:2], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folded_it_gives_the_same_features(attach, name, make_vit, kind):
+    vit, tuner = attach(kind)
+    tuner.load(disturbed(tuner))
+    before = features(vit)
+    tuner.fold()
+    torch.testing.assert_close(features(vit), before, rtol=1e-5, atol=1e-5)
+    stays = name in {"adapter", "vpt", "prefix", "prompt"}
+    assert bool(tuner.parameters()) == stays
+    assert (list(vit.state_dict()) == list(make_vit(kind).state_dict())) == (not stays)
+    assert {id(each) for each in vit.parameters() if each.requires_grad} == set(map(id, tuner.parameters().values()))
+    tuner.detach()  # takes out what stayed and leaves what was folded
+    expected = features(make_vit(kind)) if stays or name == "none" else before
+    torch.testing.assert_close(features(vit), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_attached_takes_over_the_mode(make_vit, make_tuning, name, training):
+    vit = make_vit().train(training)
+    tuners[name](make_tuning(name)).attach(vit, torch.Generator())
+    assert {module.training for module in vit.modules()} == {training}
+
+
+def test_attaching_leaves_the_global_generator_alone(attach):
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    attach()
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_values_can_be_swapped_in_for_one_pass(make_extractor, make_tuning, name, kind):
+    extractor = make_extractor(make_tuning(name, feature_norm=True), kind).eval()
+    own = extractor.tensors()
+    other = {key: each + 0.1 * torch.ones_like(each).cumsum(-1).sin() for key, each in own.items()}
+    before = extractor(VIEWS)
+    swapped = extractor.forward_with(other, VIEWS)
+    assert torch.equal(extractor(VIEWS), before)
+    assert not torch.allclose(swapped, before, atol=1e-3)
+    extractor.load(other)
+    torch.testing.assert_close(extractor(VIEWS), swapped, rtol=1e-5, atol=1e-6)
+
+
+def test_training_goes_on_from_its_state(make_setting, make_tuning, make_task, name):
+    """An epoch in a process of its own, as it were, is the epoch that would have been; and it changes something."""
+    task, ends = make_task(1, ("a", "b"), 5), []
+    for restart in (False, True):
+        setting, stored = make_setting(tuning=make_tuning(name, feature_norm=True)), {}
+        before = setting.extractor.tensors()
+        for epoch in range(2):
+            if restart or epoch == 0:
+                setting = make_setting(tuning=make_tuning(name, feature_norm=True))
+                training = FineTuning(setting.extractor, setting.training, setting.augment, 3, setting.progress)
+                training.load(stored)
+            training.epoch(task, epoch, GrowingHeads(24, HeadOptions()))
+            stored = training.state()
+        ends.append(setting.extractor.tensors())
+    assert all(torch.equal(each, ends[1][key]) for key, each in ends[0].items())
+    assert not any(torch.equal(each, before[key]) for key, each in ends[0].items())
+
+
+def test_it_can_be_exported_for_any_number_of_images(attach):
+    class Features(torch.nn.Module):
+        def __init__(self, vit):
+            super().__init__()
+            self.vit = vit
+
+        def forward(self, views):
+            return self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+
+    vit, tuner = attach()
+    tuner.load(disturbed(tuner))
+    shapes = {"views": {0: torch.export.Dim("images", min=2)}}
+    with torch.no_grad():
+        exported = torch.export.export(Features(vit), (VIEWS,), dynamic_shapes=shapes).module()
+        expected = features(vit)[:2]
+        torch.testing.assert_close(exported(VIEWS[:2]), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_docstring_begins_with_a_line_for_lists(name):
+    assert (tuners[name].__doc__ or "").partition("\n")[0].strip().endswith(".")
+
+
+def test_nothing_slow_is_imported_to_list_the_tuners():
+    code = "import sys, lca.tuning; list(lca.tuning.tuners); lca.tuning.tuners['peft:ia3']; "
+    code += "sys.exit(bool({'peft', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,7 +1,8 @@
 """The peft library's tuners as `peft:NAME`, an extra (`pip install lca[peft]`): `peft:ia3`, `peft:loha`, `peft:oft`.
 
 NAME is one of the library's types, and `options` is what its configuration takes. Layers are chosen by `target_modules`
-as the library does it: `proj` also means the convolution of the patches, `attn.proj` does not. The library takes seconds to import, so nothing here imports it before such a tuner is named in a recipe.
+as the library does it: `proj` also means the convolution of the patches, `attn.proj` does not. The library
+takes seconds to import, so nothing here imports it before such a tuner is named in a recipe.
 """
 
 from dataclasses import fields
