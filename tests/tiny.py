@@ -109,7 +109,7 @@ def branch(name: str, **changes: Any) -> dict[str, Any]:
     return AlignmentOptions(name=name, **{**QUICK, **changes}).model_dump(mode="json")
 
 
-def load_tiny_backbone(options: Any = None) -> Backbone:
+def load_tiny_backbone(options: Any = None, weights: Any = None) -> Backbone:
     """A real timm transformer in a tiny shape, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -155,8 +155,9 @@ class ContinualClassifier:
         began = time.perf_counter()
         task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
         before = self.state() if journal is None else None
-        new = [name for name in task.classes if name not in self.classes]
-        self.classes += new
+        known = self._known_before()
+        new = [name for name in task.classes if name not in known]
+        self.classes += [name for name in new if name not in self.classes]  # a resumed task's are there already
         labels = [self.classes.index(name) for name in task.classes]
         try:
             with self.compute.determinism():
@@ -342,6 +343,13 @@ class ContinualClassifier:
                 )
             )
         return answers
+
+    def _known_before(self) -> set[str]:
+        """The classes of the finished steps; `classes` also holds those of a task that a journal resumes."""
+        known: set[str] = set()
+        for lesson in self.history:
+            known = known - set(lesson.new) if lesson.kind == "forget" else known | set(lesson.new)
+        return known
 
     def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
         """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""

@@ -64,7 +64,7 @@ def test_a_model_is_safetensors_and_json_and_storage_says_its_bytes(variant, tmp
     model.save(tmp_path)
     files = {path.name for path in tmp_path.rglob("*")}
     parts = read_json(tmp_path / "state.json")["parts"]
-    assert files == {"state.json", *parts.values()}
+    assert files == {"state.json", "README.md", *parts.values()}
     assert all(name.endswith(".safetensors") for name in parts.values())
     sizes = {part: sum(t.nbytes for t in load_file(tmp_path / name).values()) for part, name in parts.items()}
     assert model.memory() == {part: size for part, size in sizes.items() if size}
