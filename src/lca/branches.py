@@ -87,6 +87,7 @@ class BranchSet:
             features = merged if options.statistics == "after" else tuned
             for label in labels.unique().tolist():
                 memory.observe(label, features[labels == label])
+            self.distances[name].rescale(memory.typical_distances())
             apart = memory.leave_one_out(features, labels)
             for label in labels.unique().tolist():
                 self.distances[name].observe(label, apart[labels == label])
@@ -98,6 +99,8 @@ class BranchSet:
         for name, memory in self.memories.items():
             memory.forget(label)
             self.distances[name].forget(label)
+            if memory.classes:
+                self.distances[name].rescale(memory.typical_distances())
 
     def align(
         self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress

@@ -130,9 +130,13 @@ def save_state(folder: Path, state: State) -> None:
             write_atomic(folder / names[part], content)
     write_json(folder / "state.json", {"format": FORMAT, "parts": names, "meta": state.meta})
     for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else
-        ours = re.fullmatch(r".+-[0-9a-f]{16}\.safetensors|\..+\.[0-9a-f]{8}\.tmp", stale.name)
-        if ours and stale.name not in names.values():
+        if is_part(stale) and stale.name not in names.values():
             stale.unlink(missing_ok=True)
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file's name is one that `save_state` gives to parts, or to what it is just writing."""
+    return bool(re.fullmatch(r".+-[0-9a-f]{16}\.safetensors|\..+\.[0-9a-f]{8}\.tmp", path.name))
 
 
 def has_state(folder: Path) -> bool:

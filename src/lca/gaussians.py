@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import torch
@@ -22,6 +23,9 @@ from lca.errors import LcaError
 from lca.files import Part
 
 log = logging.getLogger(__name__)
+
+SHRINKAGE = 0.5
+"""Share of the isotropic part in the covariance that measures distances: with few images the rest is mostly noise."""
 
 
 class CovarianceOptions(Options):
@@ -94,9 +98,15 @@ class PooledCovariance:
         level = shrinkage * covariance.trace() / len(covariance) + ridge + _FLOOR
         return (1 - shrinkage) * covariance + level * torch.eye(len(covariance)).to(covariance)
 
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors (in columns) of the scatter."""
+        values, vectors = torch.linalg.eigh(self.scatter)
+        return values, vectors
+
     def factor(self) -> Tensor:
         """Rows whose scatter is the pooled scatter."""
-        values, vectors = torch.linalg.eigh(self.scatter)
+        values, vectors = self.spectrum
         return (values.clamp(min=0).sqrt()[:, None] * vectors.T).float()
 
 
@@ -183,41 +193,62 @@ class GaussianMemory:
         chunks = [labels[start : start + size] for start in range(0, len(labels), size)]
         return torch.cat([self._sample(chunk, count, pooled, generator) for chunk in chunks]), torch.tensor(labels)
 
-    def mahalanobis(self, features: Tensor, shrinkage: float = 0.1) -> Tensor:
+    def mahalanobis(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
-        root = self.root(shrinkage)
+        root = self.root()
 
         def whiten(rows: Tensor) -> Tensor:
             return torch.linalg.solve_triangular(root, rows.to(root).T, upper=False).T
 
         return torch.cdist(whiten(features), whiten(self.means())).square().float()
 
-    def root(self, shrinkage: float = 0.1) -> Tensor:
+    def root(self) -> Tensor:
         """Cholesky's L of the pooled, shrunk covariance: L⁻¹ whitens features."""
-        return torch.linalg.cholesky(self.pooled().shrunk(shrinkage, self.options.ridge))
+        return torch.linalg.cholesky(self.pooled().shrunk(SHRINKAGE, self.options.ridge))
 
-    def leave_one_out(self, features: Tensor, labels: Tensor, shrinkage: float = 0.1) -> Tensor:
+    def leave_one_out(self, features: Tensor, labels: Tensor) -> Tensor:
         """The squared distance of learnt images (n, d) to their own classes, each as if it had not been learnt: (n,).
 
-        Without image i, the mean of its class moves by -u/(K - 1) with u = x - μ, so x lies K/(K - 1) u away, and the
-        pooled scatter loses K/(K - 1) u uᵀ. In the scatter's eigenvectors the shrunk covariance without that loss is
-        diagonal, and Sherman and Morrison's formula takes the loss into account: d² / (1 - k d²). Where the factors do
-        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out. A class with one image
-        has no distance: NaN.
+        A class with one image has no such distance: NaN.
         """
-        means, pooled = self.means().double(), self.pooled()
+        apart = features.cpu().double() - self.means().cpu().double()[labels.cpu()]
+        return self._left_out(lambda vectors: (apart @ vectors).square(), labels.cpu())
+
+    def typical_distances(self) -> Tensor:
+        """The leave-one-out distance of an image that lies as far from its class as its images do on average:
+        (classes,), from the stored Gaussians alone. NaN for a class with one image."""
+        labels = sorted(self.classes)
+
+        def mean_squares(vectors: Tensor) -> Tensor:
+            if self.options.kind == "shared":  # no class has rows of its own
+                common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self.pooled().freedom, 1)
+                return common.repeat(len(labels), 1)
+            own = (self._with_rows(self.classes[label]) for label in labels)
+            return torch.stack([(each.factor.cpu().double() @ vectors).square().sum(0) / each.count for each in own])
+
+        return self._left_out(mean_squares, torch.arange(len(labels)))
+
+    def _left_out(self, squares: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
+        """Leave-one-out distances from the squared coordinates (n, d) of u = x - μ in given directions (d, d).
+
+        Without an image, the mean of its class moves by -u/(K - 1), so the image lies K/(K - 1) u away from it, and the
+        pooled scatter loses K/(K - 1) u uᵀ. In the scatter's eigenvectors the shrunk covariance without that loss is
+        diagonal, and Sherman and Morrison's formula takes the loss into account: q / (1 - k q). Where the factors do
+        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out.
+        """
+        pooled, kind = self.pooled(), self.options
         counts = torch.tensor([self.classes[label].count for label in sorted(self.classes)], dtype=torch.float64)
-        count, apart = counts[labels.cpu()], features.cpu().double() - means.cpu()[labels.cpu()]
-        without = count / (count - 1)
-        exact = self.options.kind != "diagonal" and self.options.rank is None and self.options.energy is None
-        freedom, width = max(pooled.freedom - exact, 1), features.shape[1]
-        values, vectors = torch.linalg.eigh(pooled.scatter.cpu())
-        lost = without * apart.square().sum(1) if exact else torch.zeros_like(without)
-        level = shrinkage * (values.sum() - lost) / (freedom * width) + self.options.ridge + _FLOOR
-        spectrum = (1 - shrinkage) * values.clamp(min=0) / freedom + level[:, None]
-        distances = ((apart @ vectors).square() / spectrum).sum(1)
-        loss = (1 - shrinkage) * without / freedom if exact else 0.0
-        return (without.square() * distances / (1 - loss * distances)).where(count > 1, torch.nan).float()
+        without = counts[labels] / (counts[labels] - 1)
+        exact = kind.kind != "diagonal" and kind.rank is None and kind.energy is None
+        freedom = max(pooled.freedom - exact, 1)
+        values, vectors = (each.cpu() for each in pooled.spectrum)
+        coordinates = squares(vectors)
+        lost = without * coordinates.sum(1) if exact else torch.zeros_like(without)
+        level = SHRINKAGE * (values.sum() - lost) / (freedom * len(values)) + kind.ridge + _FLOOR
+        spectrum = (1 - SHRINKAGE) * values.clamp(min=0) / freedom + level[:, None]
+        distances = (coordinates / spectrum).sum(1)
+        loss = (1 - SHRINKAGE) * without / freedom if exact else 0.0
+        return (without.square() * distances / (1 - loss * distances)).where(counts[labels] > 1, torch.nan).float()
 
     def to(self, device: torch.device) -> "GaussianMemory":
         """The same Gaussians on a device."""

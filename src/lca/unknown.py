@@ -3,6 +3,9 @@
 A distance alone says little. So every image that is learnt is asked how far it lies from its own class when it is left
 out (`GaussianMemory.leave_one_out`), and a few quantiles of the answers are kept per class. A new image at percentile
 99 of the nearest class is farther from it than 99 of 100 known images are from theirs.
+
+Later lessons move the backbone and the pooled covariance, and the images are gone by then. But the Gaussians move
+along, and they tell the typical leave-one-out distance of a class at any time: kept distances are scaled with it.
 """
 
 from typing import Any
@@ -22,6 +25,14 @@ class KnownDistances:
     def __init__(self) -> None:
         self._values: dict[int, Tensor] = {}
         self._counts: dict[int, int] = {}
+        self._typical: dict[int, float] = {}
+
+    def rescale(self, typical: Tensor) -> None:
+        """Bring the kept distances to the present: `typical` (classes,) are the classes' typical distances now."""
+        for label, value in enumerate(typical.tolist()):
+            if label in self._values and self._typical[label] > 0:
+                self._values[label] = self._values[label] * (value / self._typical[label])
+            self._typical[label] = value
 
     def observe(self, label: int, distances: Tensor) -> None:
         """Add the squared distances (n,) of images of one class; NaN, of a class with a single image, is left out."""
@@ -43,6 +54,7 @@ class KnownDistances:
         """Remove a class; the labels above move down by one."""
         self._values = {each - (each > label): value for each, value in self._values.items() if each != label}
         self._counts = {each - (each > label): count for each, count in self._counts.items() if each != label}
+        self._typical = {each - (each > label): value for each, value in self._typical.items() if each != label}
 
     def percentiles(self, distances: Tensor) -> Tensor | None:
         """Squared distances of any shape as percentiles in [0, 100]; None while nothing is known to compare with.
@@ -79,11 +91,14 @@ class KnownDistances:
     def state(self) -> tuple[Part, dict[str, Any]]:
         """Tensors and JSON; `load` is the inverse."""
         part = {str(label): values for label, values in self._values.items()}
-        return part, {"counts": {str(label): count for label, count in self._counts.items()}}
+        known = {str(label): [self._counts[label], self._typical[label]] for label in self._values}
+        return part, {"counts and typical distances": known}
 
     def load(self, part: Part, meta: dict[str, Any]) -> None:
-        self._values = {int(label): part[label].cpu() for label in meta["counts"]}
-        self._counts = {int(label): count for label, count in meta["counts"].items()}
+        known = meta["counts and typical distances"]
+        self._values = {int(label): part[label].cpu() for label in known}
+        self._counts = {int(label): count for label, (count, _) in known.items()}
+        self._typical = {int(label): typical for label, (_, typical) in known.items()}
 
     def _weights(self, label: int) -> Tensor:
         """How many images each kept value stands for."""

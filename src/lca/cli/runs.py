@@ -7,17 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from lca.cli.common import BUDGET_SPENT, INTERRUPTED, SOME_FAILED, Overrides, Quiet
 from lca.errors import LcaError
 
-BUDGET_SPENT, INTERRUPTED = 75, 130
-
-Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; may be repeated.")
-]
 BudgetText = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +21,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("sweep")(sweep_command)
     app.command("show")(show_command)
     app.command("merge")(merge_command)
-    app.command("recipes")(recipes_command)
 
 
 def run_command(
@@ -124,7 +118,7 @@ def sweep_command(
     )
     failed = _show_pack(packed, folder, str(name))
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(SOME_FAILED)
 
 
 def show_command(
@@ -191,19 +185,6 @@ def merge_command(
     write_json(out, merged)
     states = [cell["status"] for cell in merged["cells"]]
     print(", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "open")))
-
-
-def recipes_command() -> None:
-    """List the recipes that come with the package.
-
-    Example:
-
-      lca recipes
-    """
-    from lca.config import recipe_names, recipe_summary
-
-    for name in recipe_names():
-        print(f"{name:16} {recipe_summary(name)}")
 
 
 def _resumable(work: Callable[[], Any]) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 
 from lca.report.tables import markdown_table
 
+HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable")
+
 
 def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -> dict[str, Any]:
     """The facts of a saved model, as JSON. `meta` is its JSON, `sizes` the tensor bytes of its parts."""
@@ -66,10 +68,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "Accuracy is measured right after each step, on images of that step that were held out from training, among "
         "all classes known by then. It says nothing about other photos than yours.",
         "",
-        markdown_table(
-            ["when", "step", "images", "held out", "accuracy", "unreadable"],
-            [_history_row(lesson) for lesson in facts["history"]],
-        ),
+        markdown_table(HISTORY, [[_cell(text) for text in row] for row in history_rows(facts)]),
         "## Calibration and unknown things",
         "",
         *_calibration(facts),
@@ -121,17 +120,20 @@ def _calibration(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    """The history as texts, in the order of `HISTORY`."""
+    return [_history_row(lesson) for lesson in facts["history"]]
+
+
 def _history_row(lesson: Mapping[str, Any]) -> list[str]:
-    names = ", ".join(_cell(name) for name in lesson["new"][:5]) + (", ..." if len(lesson["new"]) > 5 else "")
-    again = len(lesson["images"]) - len(lesson["new"])
-    what = f"forgot {names}" if lesson["kind"] == "forget" else f"{len(lesson['new'])} new" + f": {names}" * bool(names)
-    if lesson["kind"] == "learn" and again:
-        what += f"; {again} known"
-    accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} %" if lesson["held_out"] else "not measured"
+    when, names = lesson["when"] or "", ", ".join(lesson["new"][:5]) + ", ..." * (len(lesson["new"]) > 5)
     if lesson["kind"] == "forget":
-        return [lesson["when"] or "", what, "", "", "", ""]
-    images = sum(lesson["images"].values())
-    return [lesson["when"] or "", what, str(images), str(lesson["held_out"]), accuracy, str(lesson["left_out"])]
+        return [when, f"forgot {names}", "", "", "", ""]
+    again = len(lesson["images"]) - len(lesson["new"])
+    steps = [f"{len(lesson['new'])} new: {names}"] * bool(lesson["new"]) + [f"{again} known"] * bool(again)
+    accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} %" if lesson["held_out"] else "not measured"
+    images = str(sum(lesson["images"].values()))
+    return [when, "; ".join(steps), images, str(lesson["held_out"]), accuracy, str(lesson["left_out"])]
 
 
 def _cell(text: str) -> str:

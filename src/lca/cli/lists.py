@@ -1,0 +1,142 @@
+"""Verbs that list what there is: methods, tuners, operators, datasets, backbones, recipes."""
+
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SUGGESTED = {
+    "vit_small_patch16_224.augreg_in21k_ft_in1k": "a good start for photos",
+    "vit_base_patch16_224.augreg_in21k_ft_in1k": "the backbone of the paper's table",
+    "vit_base_patch16_224.augreg_in21k": "the same, without the ImageNet-1k fine-tuning",
+    "deit_tiny_patch16_224.fb_in1k": "the smallest at 224 px",
+    "vit_small_patch14_reg4_dinov2.lvd142m": "trained without labels, with registers, 518 px",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs."""
+    app.command("methods")(methods_command)
+    app.command("tuners")(tuners_command)
+    app.command("operators")(operators_command)
+    app.command("datasets")(datasets_command)
+    app.command("backbones")(backbones_command)
+    app.command("recipes")(recipes_command)
+
+
+def methods_command() -> None:
+    """List the methods: the ways to keep learning.
+
+    Example:
+
+      lca methods
+    """
+    from lca.methods import methods
+
+    for name in methods:
+        info = methods[name].info
+        needs = "; needs all data at once" if info.needs_all_data else "; keeps no images"
+        _entry(name, f"{info.title} ({info.reference}). Trains {info.trains}{needs}.")
+
+
+def tuners_command() -> None:
+    """List the tuners: what is trained of the backbone.
+
+    Examples:
+
+      lca tuners
+
+      lca learn my-model photos --set tuning=adapter
+    """
+    from lca.tuning import tuners
+
+    for name in tuners:
+        _entry(name, _summary(tuners[name]))
+    _entry("peft:NAME", 'A tuner of the peft library, such as peft:ia3 (needs `pip install "lca[peft]"`).')
+
+
+def operators_command() -> None:
+    """List the merge operators: how the tuned tensors of a new task enter the running merge.
+
+    Examples:
+
+      lca operators
+
+      lca run best --set method.merge.operator=max_abs
+    """
+    from lca.merging import operators
+
+    for name in operators:
+        _entry(name, _summary(operators[name]))
+
+
+def datasets_command() -> None:
+    """List the data sources a run can name in `data.source`.
+
+    Examples:
+
+      lca datasets
+
+      lca run best --set data.source=folder:photos
+    """
+    from lca.data.sources import sources
+
+    for name in sources:
+        _entry(name, _summary(sources[name]))
+
+
+def backbones_command(
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
+    ] = None,
+) -> None:
+    """List backbones: the embedded ones, some of timm's, or with --search all of timm's that can be used.
+
+    Examples:
+
+      lca backbones
+
+      lca backbones --search '*dinov2*'
+    """
+    if search is not None:
+        import timm
+
+        from lca.errors import LcaError
+
+        found = [name for name in timm.list_pretrained(search) if name.startswith(("vit_", "deit", "flexivit", "eva_"))]
+        if not found:
+            raise LcaError(f"timm has no pre-trained vision transformer {search!r}")
+        print("\n".join(found))
+        return
+    import yaml
+
+    import lca
+
+    for path in sorted((Path(lca.__file__).parent / "backbones" / "embedded").glob("*.yaml")):
+        card = yaml.safe_load(path.read_text(encoding="utf-8"))
+        _entry(card["name"], f"embedded, needs no download; {card['shape']}.")
+    for name, why in SUGGESTED.items():
+        _entry(name, f"timm, downloaded on first use; {why}.")
+
+
+def recipes_command() -> None:
+    """List the recipes that come with the package.
+
+    Example:
+
+      lca recipes
+    """
+    from lca.config import recipe_names, recipe_summary
+
+    for name in recipe_names():
+        _entry(name, recipe_summary(name))
+
+
+def _summary(thing: Any) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+def _entry(name: str, text: str) -> None:
+    print(f"{name}\n{textwrap.fill(text, 100, initial_indent='    ', subsequent_indent='    ')}")
