@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lca.errors import LcaError
-from lca.gaussians import CovarianceOptions, GaussianMemory, combine, fit, truncate
+from lca.gaussians import SHRINKAGE, CovarianceOptions, GaussianMemory, combine, fit, truncate
 
 
 def features(count, width=5, seed=0, scale=1.0):
@@ -267,8 +267,8 @@ def test_the_mahalanobis_distance_by_hand():
     classes = [features(20, seed=seed) for seed in (1, 2, 3)]
     memory = memory_of(*classes, ridge=0.02)
     points = features(6, seed=8)
-    inverse = torch.linalg.inv(memory.pooled().shrunk(0.25, 0.02))
-    for point, distances in zip(points.double(), memory.mahalanobis(points, shrinkage=0.25), strict=True):
+    inverse = torch.linalg.inv(memory.pooled().shrunk(SHRINKAGE, 0.02))
+    for point, distances in zip(points.double(), memory.mahalanobis(points), strict=True):
         for mean, distance in zip(memory.means().double(), distances.tolist(), strict=True):
             assert distance == pytest.approx(float((point - mean) @ inverse @ (point - mean)), rel=1e-3, abs=1e-3)
 
@@ -278,3 +278,197 @@ def test_sampling_in_chunks_draws_every_class_from_its_own_gaussian():
     memory = memory_of(*classes, ridge=0.0)
     drawn, labels = memory.sample(2**18, torch.Generator().manual_seed(0))  # more than one chunk
     torch.testing.assert_close(drawn.mean(1)[:, 0], 10.0 * labels, rtol=0, atol=1e-3)
+
+
+# Leaving one image out
+
+
+def label_of(classes):
+    return torch.cat([torch.full((len(rows),), label) for label, rows in enumerate(classes)])
+
+
+def refitted_distances(classes, **options):
+    """Brute force: for every image, learn everything but that image, then ask how far it lies from its class."""
+    found = []
+    for label, rows in enumerate(classes):
+        for number, row in enumerate(rows):
+            rest = [torch.cat([rows[:number], rows[number + 1 :]]) if each is rows else each for each in classes]
+            found.append(memory_of(*rest, **options).mahalanobis(row[None])[0, label])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("unbiased", [True, False])
+@pytest.mark.parametrize("kind", ["full", "shared"])
+@pytest.mark.parametrize("counts", [(8, 3, 12), (20, 30), (2, 2, 7), (40,), (5, 1, 6)])
+def test_leaving_one_out_is_learning_without_it(kind, unbiased, counts):
+    classes = [features(count, 12, seed=number) for number, count in enumerate(counts)]
+    found = memory_of(*classes, kind=kind, unbiased=unbiased).leave_one_out(torch.cat(classes), label_of(classes))
+    single = torch.tensor(counts)[label_of(classes)] == 1
+    classes_without = [rows for rows in classes if len(rows) > 1]
+    expected = refitted_distances(classes_without, kind=kind, unbiased=unbiased)
+    if unbiased:  # else a class of one image changes what the scatter is divided by
+        torch.testing.assert_close(found[~single], expected, rtol=1e-4, atol=1e-6)
+    elif not single.any():
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert found[single].isnan().all()
+    assert (found[~single] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["full", "shared"])
+def test_leaving_one_out_of_a_class_that_came_in_two_batches(kind):
+    first, again, other = features(9, seed=1), features(6, seed=2), features(8, seed=3)
+    memory = memory_of(first, other, kind=kind)
+    memory.observe(0, again)
+    expected = refitted_distances([torch.cat([first, again]), other], kind=kind)
+    labels = label_of([torch.cat([first, again]), other])
+    found = memory.leave_one_out(torch.cat([first, again, other]), labels)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    part = memory.leave_one_out(again, torch.zeros(6, dtype=torch.long))
+    torch.testing.assert_close(part, expected[9:15], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"kind": "diagonal"}, {"rank": 2}, {"energy": 0.8}])
+def test_where_factors_are_not_exact_only_the_mean_is_left_one_out(options):
+    classes = [features(count, seed=count) for count in (7, 5, 30)]
+    memory = memory_of(*classes, **options)
+    inverse = torch.linalg.inv(memory.pooled().shrunk(SHRINKAGE, memory.options.ridge))
+    found = memory.leave_one_out(torch.cat(classes), label_of(classes)).double()
+    expected = []
+    for rows in classes:
+        for number in range(len(rows)):
+            others = torch.cat([rows[:number], rows[number + 1 :]]).double()
+            apart = rows[number].double() - others.mean(0)
+            expected.append(apart @ inverse @ apart)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_class_with_one_image_has_no_distance_to_itself():
+    classes = [features(1, seed=1), features(9, seed=2), features(1, seed=3)]
+    memory = memory_of(*classes)
+    assert memory.leave_one_out(torch.cat(classes), label_of(classes)).isnan().tolist() == [True, *[False] * 9, True]
+    assert memory.typical_distances().isnan().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 0.0])
+@pytest.mark.parametrize("kind", ["full", "shared"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_where_one_image_is_all_the_spread_there_is_no_distance(kind, ridge, scale):
+    """Without either of two images nothing is left to measure with; rounding must not make up a number."""
+    two = scale * torch.randn(2, 192, generator=torch.Generator().manual_seed(1))
+    memory = memory_of(two, features(1, 192), kind=kind, ridge=ridge)
+    assert memory.leave_one_out(two, torch.tensor([0, 0])).isnan().all()
+    assert memory.typical_distances().isnan().all()
+    memory.observe(1, features(5, 192, seed=3))
+    assert (memory.leave_one_out(two, torch.tensor([0, 0])) > 0).all()
+    assert (memory.typical_distances() > 0).all()
+
+
+def test_an_image_that_holds_nearly_all_the_spread_is_far_not_negative():
+    for noise in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
+        rows = noise * features(6, 192, seed=2)
+        rows[0] += 30
+        found = memory_of(rows, ridge=0.0).leave_one_out(rows, torch.zeros(6, dtype=torch.long))
+        assert (found[~found.isnan()] >= 0).all()
+        assert found[0].isnan() or found[0] > 100 * found[1:].max()
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "diagonal"}, {"rank": 2}])
+def test_the_typical_distance_of_two_images_is_theirs(options):
+    """Two images lie equally far from their mean, so that both are typical."""
+    classes = [features(2, seed=1), features(2, seed=2), features(20, seed=3)]
+    memory = memory_of(*classes, **options)
+    found = memory.leave_one_out(torch.cat(classes), label_of(classes))
+    if options != {"kind": "diagonal"}:
+        torch.testing.assert_close(memory.typical_distances()[:2], found[[0, 2]], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "shared", "diagonal"])
+def test_the_typical_distance_is_about_the_mean_of_the_images(kind):
+    random = torch.Generator().manual_seed(3)
+    classes = [torch.randn(60, 8, generator=random) + 5 * label for label in range(3)]
+    memory = memory_of(*classes, kind=kind)
+    found = memory.leave_one_out(torch.cat(classes), label_of(classes)).reshape(3, 60).mean(1)
+    torch.testing.assert_close(memory.typical_distances(), found, rtol=0.1, atol=0)
+
+
+# Forgetting
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "diagonal"}, {"rank": 2}])
+def test_a_forgotten_class_leaves_nothing_and_the_labels_move_down(options):
+    classes = [features(count, seed=count) for count in (7, 3, 12, 1)]
+    memory = memory_of(*classes, **options)
+    memory.pooled()
+    memory.forget(1)
+    without = memory_of(classes[0], classes[2], classes[3], **options)
+    (part, meta), (expected, expected_meta) = memory.state(), without.state()
+    assert meta == expected_meta
+    assert part.keys() == expected.keys()
+    assert all(torch.equal(part[name], expected[name]) for name in part)
+    assert torch.equal(memory.mahalanobis(features(6)), without.mahalanobis(features(6)))
+    with pytest.raises(KeyError):
+        memory.forget(3)
+
+
+def test_a_shared_covariance_stays_when_a_class_is_forgotten():
+    classes = [features(count, seed=count) for count in (30, 10, 20)]
+    memory = memory_of(*classes, kind="shared")
+    before, points = memory.pooled().shrunk(0.3, 0.0), features(6)
+    distances = memory.mahalanobis(points)
+    memory.forget(1)
+    assert memory.pooled().freedom == 29 + 19
+    torch.testing.assert_close(memory.pooled().shrunk(0.3, 0.0), before, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(memory.mahalanobis(points), distances[:, [0, 2]], rtol=1e-4, atol=1e-4)
+    new = features(40, seed=5)  # and what comes then counts by its number
+    memory.observe(2, new)
+    mixed = (48 * (before - memory_level(before)) + 39 * torch.cov(new.double().T) * 0.7) / 87
+    found = memory.pooled().shrunk(0.3, 0.0)
+    torch.testing.assert_close(found - memory_level(found), mixed, rtol=1e-3, atol=1e-2)
+
+
+def memory_level(shrunk, shrinkage=0.3):
+    """The isotropic part of (1 - s) Σ + s tr(Σ)/d I, whose trace is that of Σ."""
+    return shrinkage * shrunk.trace() / len(shrunk) * torch.eye(len(shrunk)).double()
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_after_the_last_class_is_forgotten_nothing_is_left(kind):
+    memory = memory_of(features(9, seed=1), features(5, seed=2), kind=kind)
+    memory.forget(0)
+    memory.forget(0)
+    assert memory.classes == {}
+    assert memory.state() == ({}, {"counts": {}})
+    memory.observe(0, features(6, seed=3))
+    fresh = memory_of(features(6, seed=3), kind=kind)
+    assert torch.equal(memory.mahalanobis(features(4)), fresh.mahalanobis(features(4)))
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_every_change_is_seen_in_the_pooled_covariance(kind):
+    classes = [features(9, seed=1), features(7, seed=2)]
+
+    def changed(change):
+        memory = memory_of(*classes, kind=kind)
+        before = memory.pooled()
+        assert memory.pooled() is before, "it is computed once"
+        change(memory)
+        after = memory.pooled()
+        recomputed = GaussianMemory(memory.options)
+        recomputed.load(*memory.state())
+        torch.testing.assert_close(after.scatter, recomputed.pooled().scatter, rtol=1e-6, atol=1e-6)
+        assert after.freedom == recomputed.pooled().freedom
+        return before, after
+
+    other = memory_of(features(20, seed=5), kind=kind)
+    for change in (
+        lambda memory: memory.observe(2, features(5, seed=3)),
+        lambda memory: memory.observe(0, features(5, seed=3)),
+        lambda memory: memory.transport(lambda means: means, lambda rows: 2 * rows),
+        lambda memory: memory.forget(0),
+        lambda memory: memory.load(*other.state()),
+    ):
+        before, after = changed(change)
+        assert not torch.allclose(after.scatter, before.scatter, rtol=1e-3)
+    moved = memory_of(*classes, kind=kind)
+    assert torch.equal(moved.to(torch.device("cpu")).pooled().scatter, moved.pooled().scatter)

@@ -138,10 +138,14 @@ class GaussianMemory:
         self._pooled = None
 
     def forget(self, label: int) -> None:
-        """Remove a class; the labels above move down by one. A shared covariance keeps its share of it."""
+        """Remove a class; the labels above move down by one. A shared covariance stays as it was, whatever is left."""
+        before = self._freedom()
         del self.classes[label]
         self.classes = {each - (each > label): gaussian for each, gaussian in self.classes.items()}
         self._pooled = None
+        if self.options.kind == "shared":  # the same covariance, of fewer images
+            share = max(self._freedom(), 1) / max(before, 1)
+            self.shared = self.shared * math.sqrt(share) if self.classes else _NO_ROWS
 
     def transport(self, means: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> None:
         """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part."""
@@ -164,7 +168,7 @@ class GaussianMemory:
         return self._pooled
 
     def _pool(self) -> PooledCovariance:
-        freedom = sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values())
+        freedom = self._freedom()
         if self.options.kind == "shared":
             rows = self.shared.double()
             return PooledCovariance(rows.T @ rows, freedom)
@@ -173,6 +177,9 @@ class GaussianMemory:
             rows = self._with_rows(gaussian).factor.double()
             scatter = scatter.to(rows.device) + rows.T @ rows
         return PooledCovariance(scatter, freedom)
+
+    def _freedom(self) -> int:
+        return sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values())
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw `count` features of every class: (classes, count, d) in label order, and the labels (classes,).
@@ -209,7 +216,7 @@ class GaussianMemory:
     def leave_one_out(self, features: Tensor, labels: Tensor) -> Tensor:
         """The squared distance of learnt images (n, d) to their own classes, each as if it had not been learnt: (n,).
 
-        A class with one image has no such distance: NaN.
+        A class with one image has no such distance, nor do two images that are all the spread there is: NaN.
         """
         apart = features.cpu().double() - self.means().cpu().double()[labels.cpu()]
         return self._left_out(lambda vectors: (apart @ vectors).square(), labels.cpu())
@@ -221,8 +228,9 @@ class GaussianMemory:
 
         def mean_squares(vectors: Tensor) -> Tensor:
             if self.options.kind == "shared":  # no class has rows of its own
-                common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self.pooled().freedom, 1)
-                return common.repeat(len(labels), 1)
+                common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self._freedom(), 1)
+                counts = torch.tensor([[self.classes[label].count] for label in labels], dtype=torch.float64)
+                return common * (counts - int(self.options.unbiased)) / counts
             own = (self._with_rows(self.classes[label]) for label in labels)
             return torch.stack([(each.factor.cpu().double() @ vectors).square().sum(0) / each.count for each in own])
 
@@ -234,7 +242,8 @@ class GaussianMemory:
         Without an image, the mean of its class moves by -u/(K - 1), so the image lies K/(K - 1) u away from it, and the
         pooled scatter loses K/(K - 1) u uᵀ. In the scatter's eigenvectors the shrunk covariance without that loss is
         diagonal, and Sherman and Morrison's formula takes the loss into account: q / (1 - k q). Where the factors do
-        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out.
+        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out. NaN where nothing is
+        left to measure with: one image, or two of the only class with any spread.
         """
         pooled, kind = self.pooled(), self.options
         counts = torch.tensor([self.classes[label].count for label in sorted(self.classes)], dtype=torch.float64)
@@ -247,8 +256,10 @@ class GaussianMemory:
         level = SHRINKAGE * (values.sum() - lost) / (freedom * len(values)) + kind.ridge + _FLOOR
         spectrum = (1 - SHRINKAGE) * values.clamp(min=0) / freedom + level[:, None]
         distances = (coordinates / spectrum).sum(1)
-        loss = (1 - SHRINKAGE) * without / freedom if exact else 0.0
-        return (without.square() * distances / (1 - loss * distances)).where(counts[labels] > 1, torch.nan).float()
+        loss = (1 - SHRINKAGE) * without / freedom if exact else torch.zeros_like(without)
+        left = (1 - loss * distances).clamp(min=1e-6)  # it is positive, but for rounding
+        measurable = (counts[labels] > 1) & (values.sum() - lost >= 1e-6 * values.sum())
+        return (without.square() * distances / left).where(measurable, torch.nan).float()
 
     def to(self, device: torch.device) -> "GaussianMemory":
         """The same Gaussians on a device."""

@@ -30,9 +30,11 @@ class KnownDistances:
     def rescale(self, typical: Tensor) -> None:
         """Bring the kept distances to the present: `typical` (classes,) are the classes' typical distances now."""
         for label, value in enumerate(typical.tolist()):
-            if label in self._values and self._typical[label] > 0:
-                self._values[label] = self._values[label] * (value / self._typical[label])
-            self._typical[label] = value
+            before = self._typical.setdefault(label, 0.0)
+            if value > 0:  # not NaN: there is a spread to measure with
+                if label in self._values and before > 0:
+                    self._values[label] = self._values[label] * (value / before)
+                self._typical[label] = value
 
     def observe(self, label: int, distances: Tensor) -> None:
         """Add the squared distances (n,) of images of one class; NaN, of a class with a single image, is left out."""
