@@ -120,6 +120,7 @@ def test_a_broken_file_is_left_out_and_told_once(tmp_path):
         fill(tmp_path / name, 10, ord(name))
     bad = tmp_path / "a" / "003.png"
     bad.write_text("broken")
+    (tmp_path / "a" / "notes.txt").write_text("x")
     source, lines = told(tmp_path)
     assert np.add(counts(source.train), counts(source.test)).tolist() == [9, 10]
     assert lines[0] == "1 file or image left out:"

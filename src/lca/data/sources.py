@@ -13,7 +13,6 @@ import yaml
 
 from lca.config import DataOptions, ViewOptions
 from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
-from lca.data.folders import read_class_folders as _read_class_folders
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.files import hash_json
@@ -125,10 +124,6 @@ def read_card(name: str) -> dict[str, Any]:
         (Path(__file__).parent / "cards" / f"{name}.yaml").read_text(encoding="utf-8")
     )
     return card
-
-
-def read_class_folders(root: Path, working_size: int, progress: Progress) -> ImageSet:
-    return _read_class_folders(root, working_size, progress)[0]
 
 
 def _seeded_split(files: dict[str, list[Path]], test_share: float, seed: int) -> dict[str, dict[str, list[Path]]]:
