@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from lca.cli import lists, models, runs
+from lca.cli import lists, models, runs, ship
 from lca.errors import LcaError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 models.add_to(app)
 runs.add_to(app)
+ship.add_to(app)
 lists.add_to(app)
 
 

@@ -1,0 +1,231 @@
+"""Models on the Hugging Face hub: `push` uploads a model folder as one commit, `pull` brings one back, checked.
+
+The hub's own client does the work; who you are it takes from `hf auth login` or the variable HF_TOKEN.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import lca
+from lca.errors import LcaError
+from lca.files import has_state, hash_file, hold, new_folder, read_manifest
+from lca.progress import BarProgress, Progress
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CARD = "README.md"
+LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+_PART = re.compile(r"[^/\\]+-([0-9a-f]{16})\.safetensors")
+
+
+def push(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = True,
+    token: str | None = None,
+    message: str = "Update the model",
+    endpoint: str | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Upload a saved model; makes the repository if there is none. Returns the address of the commit.
+
+    One commit holds all of it, so nobody can pull half of a model. Only the model's own files go up; parts of an
+    earlier version are removed. `private` is for a new repository: one that exists stays as visible as it is.
+    """
+    folder, progress = Path(folder), progress or Progress()
+    if not has_state(folder):
+        raise LcaError(f"{folder} is no model: there is no state.json in it")
+    parts, meta = _checked(folder)
+    backbone = meta["recipe"]["backbone"]
+    if "backbone" not in parts and backbone["weights"] is not None:
+        progress.line(
+            f"CHECK: the weights of {backbone['name']} come from a file of yours ({backbone['weights']}) and do not go "
+            "along; others need the same file. To send them too, save the model with bundle = True"
+        )
+    with _explained(repo), _bars(progress):
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, get_token
+
+        if token is None and get_token() is None:
+            raise LcaError(f"the hub wants to know who you are: {LOG_IN}")
+        api = _client(token, endpoint)
+        repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
+        files = [path.name for path in parts.values()]
+        files += [CARD] * (folder / CARD).is_file() + ["state.json"]
+        progress.line(f"uploading {len(files)} files to {repo}")
+        stale = [name for name in api.list_repo_files(repo) if _PART.fullmatch(name) and name not in files]
+        # not upload_folder: it may split a folder into several commits
+        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in files]
+        operations += [CommitOperationDelete(name) for name in stale]
+        return str(api.create_commit(repo, operations, commit_message=message).commit_url)
+
+
+def pull(
+    repo: str,
+    folder: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    overwrite: bool = False,
+    endpoint: str | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Download a model into a folder. It appears there whole and checked, or not at all."""
+    api = _client(token, endpoint)
+    folder, progress = Path(folder), progress or Progress()
+    known = has_state(folder)
+    if known and not overwrite:
+        raise LcaError(f"{folder} holds a model already; choose another name, or use --force to replace it")
+    if not known and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LcaError(f"{folder} exists and is no model; choose another name")
+    if not known:
+        if folder.exists():
+            folder.rmdir()
+        with new_folder(folder.absolute()) as beside:
+            _download(api, repo, beside, revision, progress)
+        return
+    with (
+        hold(folder, f"another process is changing {folder}; wait for it to finish"),
+        TemporaryDirectory(
+            prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=folder.absolute().parent
+        ) as temporary,
+    ):
+        beside = Path(temporary)
+        _download(api, repo, beside, revision, progress)
+        _replace(folder, beside)
+
+
+def _client(token: str | None, endpoint: str | None) -> "HfApi":
+    from huggingface_hub import HfApi
+
+    endpoint = endpoint or os.environ.get("HF_ENDPOINT")  # the client reads it only when it is imported
+    return HfApi(endpoint, token=token, library_name="lca", library_version=lca.__version__)
+
+
+def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progress: Progress) -> None:
+    """The model's own files, of one commit, checked."""
+    with _explained(repo, revision), _bars(progress):
+        info = api.model_info(repo, revision=revision)
+        present = {each.rfilename for each in info.siblings or ()}
+        if "state.json" not in present:
+            raise LcaError(f"{repo} holds no model of lca: there is no state.json in it")
+        api.hf_hub_download(repo, "state.json", revision=info.sha, local_dir=folder)
+        wanted = [path.name for path in _parts(folder)[0].values()] + [CARD]
+        progress.line(f"downloading {len(wanted) + 1} files from {repo}")
+        patterns = [escape(name) for name in wanted]
+        api.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
+    rmtree(folder / ".cache", ignore_errors=True)  # the client's notes
+    _checked(folder)
+
+
+def _parts(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The manifest, if the names in it are those of parts and stay in the folder."""
+    parts, meta = read_manifest(folder)
+    for path in parts.values():
+        if path.parent != folder or not _PART.fullmatch(path.name):
+            raise LcaError(f"{folder / 'state.json'} names {path.name!r}, which is no part of a model; do not trust it")
+    return parts, meta
+
+
+def _checked(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The manifest of a model whose parts are all there and have the content their names say."""
+    parts, meta = _parts(folder)
+    for path in parts.values():
+        if not path.is_file():
+            raise LcaError(f"the model is not whole: {path.name} is missing")
+        if not path.name.endswith(f"-{hash_file(path)[:16]}.safetensors"):
+            raise LcaError(f"{path.name} does not match the hash in its name; it was changed or damaged")
+    return parts, meta
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Put the files of a model in the place of another's: parts first, then the one file that names them."""
+    old, _ = read_manifest(folder)
+    parts, _ = read_manifest(new)
+    names = [path.name for path in parts.values()]
+    for name in [*names, "state.json", CARD]:
+        if (new / name).exists():
+            (new / name).replace(folder / name)
+    for path in old.values():
+        if path.name not in names:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _bars(progress: Progress) -> Iterator[None]:
+    """The client's own bars on a terminal only."""
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, but not in its __all__
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if isinstance(progress, BarProgress) or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextmanager
+def _explained(repo: str, revision: str | None = None) -> Iterator[None]:
+    """The client's errors in one line, with what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except LcaError:
+        raise
+    except errors.HFValidationError:
+        raise LcaError(
+            f"{repo!r} is no name of a repository; expected NAME or OWNER/NAME, for example anna/flowers"
+        ) from None
+    except errors.GatedRepoError:
+        raise LcaError(f"{repo} is gated: ask for access on its page, then {LOG_IN}") from None
+    except errors.RevisionNotFoundError:
+        raise LcaError(f"{repo} has no revision {revision!r}; give a branch, a tag or a commit") from None
+    except errors.RepositoryNotFoundError:
+        raise LcaError(f"there is no repository {repo}, or it is private: check the name, or {LOG_IN}") from None
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise LcaError(
+                f"the hub refuses access to {repo} ({status}): {LOG_IN}, with a token that may write"
+            ) from None
+        raise LcaError(f"the hub answered {status} for {repo}: {_first_line(error)}; try again later") from error
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None and not _of_network(cause):
+            cause = cause.__cause__
+        if not _of_network(cause):
+            raise
+        raise LcaError(
+            f"the hub cannot be reached ({_first_line(cause)}); check the network, and HF_ENDPOINT and HF_HUB_OFFLINE "
+            "if you set them"
+        ) from error
+
+
+def _of_network(error: BaseException) -> bool:
+    """The client has changed its HTTP library more than once."""
+    return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.split(".")[0] in (
+        "httpx",
+        "httpx2",
+        "httpcore",
+        "requests",
+        "urllib3",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

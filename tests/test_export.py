@@ -1,0 +1,338 @@
+"""A model as a file for others: the same answers, whatever it was tuned with."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+import tiny
+from conftest import VITS, build_backbone, build_task
+from lca import ContinualClassifier, LcaError
+from lca import export as shipping
+from lca.config import ViewOptions, validate_recipe
+from lca.data.decoding import decode
+from lca.data.images import Pixels
+from lca.data.views import evaluation_view
+
+QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "best", **tiny.QUICK}]}}
+TUNINGS = {name: {"name": name, **tiny.SMALL_TUNING.get(name, {})} for name in tiny.TUNERS}
+
+
+def small(**changes):
+    """A tiny model that has learnt two tasks."""
+    model = tiny.classifier(tiny.recipe(QUICK, changes))
+    model.learn(tiny.task(0, {"0": 6, "1": 6}))
+    model.learn(tiny.task(1, {"2": 6, "3": 6}))
+    model.temperatures = dict.fromkeys(model.method.branches(), 1.7)
+    return model
+
+
+def noise(size, count=5):
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def ours(model, images):
+    """What the model itself answers for images in [0, 1]."""
+    scaling = model.backbone.preprocessing
+    mean, std = (torch.tensor(each)[:, None, None] for each in (scaling.mean, scaling.std))
+    with torch.no_grad():
+        features = model.extractor.eval()((images - mean) / std)
+    percentiles = model.method.percentiles(features, model.branch)
+    answers = [model.probabilities(features), model.logits(features)]
+    return answers if percentiles is None else [*answers, percentiles.amin(1)]
+
+
+def assert_same(answers, expected, tolerance=1e-4):
+    assert len(answers) == len(expected)
+    for answer, wanted in zip(answers, expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(answer), wanted, rtol=1e-4, atol=tolerance)
+
+
+def state_bytes(model):
+    parts = model.state().parts
+    return {(part, name): tensor.clone() for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+def test_the_module_answers_as_the_model_and_leaves_it_alone(tuning):
+    model = small(tuning={**TUNINGS[tuning], "feature_norm": True})
+    modules, before, weights = list(model.extractor.modules()), state_bytes(model), dict(model.extractor.state_dict())
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    expected = ours(model, noise(16))
+    module = shipping.deployed(model)
+    assert_same(module(noise(16)), expected)
+    assert module.outputs == ["probabilities", "logits", "distance"]
+    for one, two in zip(ours(model, noise(16)), expected, strict=True):
+        assert torch.equal(one, two)
+    assert list(model.extractor.modules()) == modules
+    assert all(torch.equal(tensor, before[key]) for key, tensor in state_bytes(model).items())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.extractor.state_dict().items())
+
+
+@pytest.mark.parametrize("tuning", ["lora", "ssf", "full"])
+def test_folded_tuning_leaves_the_plain_transformer(tuning):
+    module = shipping.deployed(small(tuning=TUNINGS[tuning]))
+    assert set(module.extractor.vit.state_dict()) <= {*tiny.load_tiny_backbone().vit.state_dict()}
+    assert not module.extractor.tuner.parameters()
+
+
+@pytest.mark.parametrize("method", ["finetune", "joint"])
+def test_methods_without_class_statistics_have_no_distance(method):
+    model = small(method=method)
+    module = shipping.deployed(model)
+    assert module.outputs == ["probabilities", "logits"]
+    assert_same(module(noise(16)), ours(model, noise(16)))
+
+
+def test_a_branch_can_be_chosen():
+    model = small(method={"align": ["none", {"preset": "best", **tiny.QUICK}]})
+    plain = shipping.deployed(model, "none")
+    assert plain.outputs == ["probabilities", "logits"]
+    expected = model.logits(torch.ones(1, 24), "none")
+    assert torch.equal(plain._method.logits(torch.ones(1, 24), "none"), expected)
+    assert not torch.allclose(shipping.deployed(model)(noise(16))[1], plain(noise(16))[1])
+    with pytest.raises(LcaError, match="no branch 'lda'"):
+        shipping.deployed(model, "lda")
+
+
+@pytest.mark.parametrize("far", [0.0, 0.3, 1.0, 1.001, 3.0, 1000.0])
+def test_the_distance_in_the_graph_is_the_percentile_at_any_distance(far):
+    model = small()
+    memory, known = model.method.statistics(model.branch)
+    points = known.table()[0]
+    nearest = shipping.NearestClass(memory, known)
+    direction = memory.root().float() @ torch.nn.functional.normalize(torch.ones(24), dim=0)
+    features = memory.means()[:1] + (far * points[-1]).sqrt().float() * direction
+    expected = known.percentiles(memory.mahalanobis(features)).amin(1)
+    torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.02)
+
+
+def test_a_model_that_knows_nothing_has_nothing_to_export(tmp_path):
+    with pytest.raises(LcaError, match="nothing to export"):
+        shipping.export_torch(tiny.classifier(tiny.recipe()), tmp_path / "a.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def run_onnx(path, images):
+    return onnxruntime.InferenceSession(path).run(None, {"images": np.asarray(images, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("tuning", ["lora", "ssf", "vpt", "adapter", "prefix"])
+def test_onnxruntime_answers_as_the_model(tmp_path, tuning):
+    model = small(tuning={**TUNINGS[tuning], "feature_norm": True})
+    shipping.export_onnx(model, tmp_path / "model.onnx")
+    for count in (1, 5):
+        assert_same(run_onnx(tmp_path / "model.onnx", noise(16, count)), ours(model, noise(16, count)))
+
+
+def test_torch_export_answers_as_the_model(tmp_path):
+    model = small()
+    sidecar = shipping.export_torch(model, tmp_path / "model.pt2")
+    inside = {"lca.json": ""}
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=inside)
+    for count in (1, 5):
+        assert_same(program.module()(noise(16, count)), ours(model, noise(16, count)))
+    assert json.loads(inside["lca.json"]) == json.loads(sidecar.read_text())
+    assert not [name for name in program.state_dict if "lora" in name or "down" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VITS)
+def test_other_kinds_of_transformers(tmp_path, kind):
+    recipe = tiny.recipe(QUICK)
+    model = ContinualClassifier(recipe, ViewOptions(), backbone=build_backbone(kind))
+    model.learn(build_task(0, ("a", "b")))
+    shipping.export_onnx(model, tmp_path / "model.onnx")
+    assert_same(run_onnx(tmp_path / "model.onnx", noise(32)), ours(model, noise(32)))
+
+
+# The embedded backbone, photographs, and the code in the documentation
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """100 pieces of two photographs, of many sizes and shapes, as files."""
+    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    files = []
+    for number in range(100):
+        whole = load_sample_images().images[number % 2]
+        height, width = random.integers(20, (427, 640))
+        top, left = random.integers(0, (428 - height, 641 - width))
+        piece = Image.fromarray(whole[top : top + height, left : left + width][:, : 2 * height][: 2 * width])
+        files.append(folder / f"{number:03}.{'png' if number % 3 else 'jpg'}")
+        piece.save(files[-1])
+    return files
+
+
+@pytest.fixture(scope="module")
+def taught(photographs):
+    content = {
+        "training": {"epochs": 2, "batch_size": 8, "lr": 0.01},
+        "tuning": {"name": "lora", "rank": 2},
+        "method": {"align": [{"preset": "best", "samples": 32, "epochs": 2}]},
+        "device": "cpu",
+    }
+    model = ContinualClassifier(validate_recipe(content))
+    model.learn([(path, "temple" if number % 2 == 0 else "flower") for number, path in enumerate(photographs[:32])])
+    return model
+
+
+@pytest.fixture(scope="module")
+def exported(taught, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "flowers.onnx"
+    shipping.export_onnx(taught, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def documented():
+    """The functions that docs/shipping.md gives to users."""
+    text = (Path(__file__).parent.parent / "docs" / "shipping.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def prepare" in block]
+    names = {"__name__": "documented"}
+    exec(code, names)
+    return names
+
+
+def test_onnx_equals_ours_on_a_hundred_photographs(taught, exported, photographs):
+    pixels = Pixels.of([decode(path, taught.working_size) for path in photographs])
+    features = taught.features(pixels)
+    scaling = taught.backbone.preprocessing
+    mean, std = (torch.tensor(each)[:, None, None] for each in (scaling.mean, scaling.std))
+    images = evaluation_view(pixels, scaling, taught.view.centre_crop) * std + mean
+    probabilities, logits, distance = run_onnx(exported, images)
+    assert len(probabilities) == 100
+    assert np.abs(probabilities - taught.probabilities(features).numpy()).max() < 1e-3
+    assert np.abs(logits - taught.logits(features).numpy()).max() < 1e-3
+    assert np.abs(distance - taught.method.percentiles(features, taught.branch).amin(1).numpy()).max() < 1e-2
+
+
+def test_the_documented_preparation_equals_ours(taught, exported, photographs, documented):
+    about = json.loads(Path(f"{exported}.json").read_text())
+    answers = documented["answer"](onnxruntime.InferenceSession(exported), about, photographs)
+    for (label, probability, unknown), expected in zip(answers, taught.predict(photographs), strict=True):
+        assert (label, unknown) == (expected.label, expected.unknown)
+        assert abs(probability - expected.probability) < 1e-3
+
+
+def test_transparent_turned_and_large_images_are_prepared_alike(taught, exported, documented, tmp_path):
+    about = json.loads(Path(f"{exported}.json").read_text())
+    photo = Image.fromarray(load_sample_images().images[0])
+    clear = photo.crop((0, 0, 200, 150)).convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    clear.save(tmp_path / "clear.png")
+    photo.convert("L").save(tmp_path / "grey.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo.save(tmp_path / "turned.jpg", exif=exif)
+    for path in sorted(tmp_path.iterdir()):
+        pixels = Pixels.of([decode(path, taught.working_size)])
+        scaling = taught.backbone.preprocessing
+        mean, std = (torch.tensor(each)[:, None, None] for each in (scaling.mean, scaling.std))
+        view = evaluation_view(pixels, scaling, taught.view.centre_crop)[0] * std + mean
+        assert np.abs(documented["prepare"](path, about) - view.numpy()).max() < 1e-4, path.name
+
+
+def test_the_file_carries_its_class_names(exported, taught):
+    about = json.loads(Path(f"{exported}.json").read_text())
+    assert about["classes"] == taught.classes
+    assert about["backbone"] == {
+        "name": taught.backbone.name,
+        "sha256": taught.backbone.fingerprint,
+        "licence": taught.backbone.licence,
+    }
+    assert about["unknown_at"] == 99
+    session = onnxruntime.InferenceSession(exported)
+    inside = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert inside == about
+    assert session.get_inputs()[0].shape[1:] == [3, 64, 64]
+    assert [each.name for each in session.get_outputs()] == about["outputs"]
+    graph = onnx.load(exported).graph
+    assert not [each.name for each in graph.initializer if "lora" in each.name or "down" in each.name]
+    assert [path.name for path in exported.parent.iterdir() if path.name.startswith(".")] == []
+
+
+# Files
+
+
+def test_an_export_is_written_over_an_earlier_one_only(tmp_path):
+    model, path = small(method="finetune"), tmp_path / "model.pt2"
+    shipping.export_torch(model, path)
+    shipping.export_torch(model, path)
+    foreign = tmp_path / "other.pt2"
+    foreign.write_text("mine")
+    with pytest.raises(LcaError, match=r"other\.pt2 exists and was not made by lca export"):
+        shipping.export_torch(model, foreign)
+    assert foreign.read_text() == "mine"
+    (tmp_path / "new.pt2.json").write_text("[]")
+    with pytest.raises(LcaError, match=r"new\.pt2\.json exists"):
+        shipping.export_torch(model, tmp_path / "new.pt2")
+    shipping.export_torch(model, foreign, overwrite=True)
+    torch.export.load(foreign)
+    with pytest.raises(LcaError, match=r"must be named \*\.pt2"):
+        shipping.export_torch(model, tmp_path / "model.onnx")
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+    model, path = small(method="finetune"), tmp_path / "model.pt2"
+    shipping.export_torch(model, path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+
+    def full(program, file, extra_files):
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.export, "save", full)
+    with pytest.raises(LcaError, match=r"could not write .*No space left"):
+        shipping.export_torch(model, path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(LcaError, match=r'pip install "lca\[onnx\]"'):
+        shipping.export_onnx(small(method="finetune"), tmp_path / "a.onnx")
+
+
+def test_nothing_imports_onnx_before_it_is_needed():
+    code = "import sys, lca.cli, lca.classifier, lca.export, lca.hub; print([n for n in sys.modules if 'onnx' in n])"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not [name for name in eval(names) if name.split(".")[0] in ("onnx", "onnxscript", "onnxruntime")]
+
+
+# Adapters
+
+
+@pytest.mark.parametrize("tuning", ["lora", "peft:ia3"])
+def test_the_peft_library_loads_the_adapter(tmp_path, tuning):
+    peft = pytest.importorskip("peft")
+    model = small(tuning=TUNINGS[tuning])
+    sidecar = shipping.export_peft(model, tmp_path / "adapter")
+    shipping.export_peft(model, tmp_path / "adapter")
+    adapted = peft.PeftModel.from_pretrained(tiny.load_tiny_backbone().vit, tmp_path / "adapter").eval()
+    with torch.no_grad():
+        theirs = adapted.forward_head(adapted.forward_features(noise(16)), pre_logits=True)
+        ours = model.extractor.eval()(noise(16))
+        plain = tiny.load_tiny_backbone().vit(noise(16))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
+    assert not torch.allclose(ours, plain, atol=1e-4)
+    assert json.loads(sidecar.read_text())["classes"] == model.classes
+
+
+def test_only_what_peft_knows_becomes_an_adapter(tmp_path):
+    with pytest.raises(LcaError, match=r"'ssf', which the peft library does not know.*--onnx and --torch"):
+        shipping.export_peft(small(tuning="ssf", method="finetune"), tmp_path / "adapter")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(LcaError, match="was not made by lca export"):
+        shipping.export_peft(small(method="finetune"), tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
