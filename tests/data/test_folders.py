@@ -206,7 +206,7 @@ def test_dangling_links_are_named(tmp_path):
     assert len(images) == 1
     assert below(tmp_path, [each.what for each in report.left_out]) == ["class", "a/gone", "a/gone.jpg"]
     reasons = [each.reason for each in report.left_out]
-    assert reasons == ["is a link that leads nowhere", *[f"is a link to {tmp_path}/nowhere, which does not exist"] * 2]
+    assert reasons == ["is a link to nothing", *[f"is a link to {tmp_path}/nowhere, which does not exist"] * 2]
 
 
 def test_links_in_circles_end(tmp_path):
@@ -284,6 +284,22 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     assert images.classes == ("a",)
     assert report.left_out == [LeftOut(str(tmp_path / "b"), "cannot be opened: Permission denied")]
     assert report.empty_classes == ["b"]
+
+
+@pytest.mark.parametrize("where", ["root", "classes"])
+def test_when_nothing_can_be_listed_the_error_says_so(tmp_path, monkeypatch, where):
+    fill(tmp_path / "a", 1)
+    listdir = os.listdir
+
+    def denied(folder):
+        if where == "root" or Path(folder) != tmp_path:
+            raise PermissionError(13, "Permission denied", folder)
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    with pytest.raises(LcaError, match="cannot be opened: Permission denied") as caught:
+        read(tmp_path)
+    assert str(tmp_path if where == "root" else tmp_path / "a") in str(caught.value)
 
 
 def test_very_deep_folders(tmp_path):

@@ -141,6 +141,18 @@ def test_a_broken_file_does_not_move_the_split(tmp_path):
     assert identities(after.test) == identities(before.test)
 
 
+def test_a_broken_test_image_ends_nothing(tmp_path):
+    for name in ("a", "b"):
+        fill(tmp_path / name, 5, ord(name))
+    (colour, number), _ = identities(read(tmp_path, 1).test)
+    bad = tmp_path / chr(colour) / f"{number:03}.png"
+    bad.write_text("broken")
+    source, lines = told(tmp_path, 1)
+    assert counts(source.train) == [4, 4]
+    assert counts(source.test) == [0, 1]
+    assert str(bad) in lines[1]
+
+
 def test_what_is_odd_is_told(tmp_path):
     for part in ("train", "test"):
         for name in ("a", "A"):

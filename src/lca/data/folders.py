@@ -34,7 +34,7 @@ class ReadingReport:
 
     read: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
-    """Images that could not be read."""
+    """Images and folders that could not be read."""
     other_files: list[str] = field(default_factory=list)
     """Files that are no images."""
     empty_classes: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ def read_labelled(
 def decode_labelled(
     pairs: Sequence[tuple[ImageLike, str]], working_size: int, progress: Progress, report: ReadingReport
 ) -> list[tuple[Tensor, str]]:
-    """The readable images with their labels; the report is told of all others. None readable is an error."""
+    """The readable images with their labels; the report is told of all others."""
     kept: list[tuple[Tensor, str]] = []
     results = read_all([image for image, _ in pairs], working_size, progress)
     for number, ((image, label), result) in enumerate(zip(pairs, results, strict=True), 1):
@@ -147,8 +147,6 @@ def decode_labelled(
             report.copies[result.digest].append((name_of(image, number), label))
             report.several_frames += result.several_frames
     report.read += len(kept)
-    if pairs and not kept:
-        raise none_readable(report.left_out)
     return kept
 
 
@@ -163,17 +161,18 @@ def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
     """The image files of every class folder, by sorted class names; the report is told of others."""
     if not os.path.isdir(root):
         raise LcaError(f"there is no folder {name_of(root)}; {LAYOUT}")
+    try:
+        entries = _entries(root)
+    except OSError as error:
+        raise LcaError(f"the folder {name_of(root)} cannot be opened: {error.strerror}") from None
     folders: dict[str, list[Path]] = defaultdict(list)
     loose = []
-    for path in _entries(root, report):
+    for path in entries:
         if os.path.isdir(path):
             folders[class_name(path.name)].append(path)
         elif _may_be_image(path):
-            reason = (
-                "lies beside the class folders; put it into one"
-                if os.path.exists(path)
-                else "is a link that leads nowhere"
-            )
+            leads_somewhere = os.path.exists(path)
+            reason = "lies beside the class folders; put it into one" if leads_somewhere else "is a link to nothing"
             loose.append(LeftOut(name_of(path), reason))
         else:
             report.other_files.append(name_of(path))
@@ -195,7 +194,12 @@ def image_files(folder: Path, report: ReadingReport) -> list[Path]:
             report.left_out.append(LeftOut(name_of(current), "is a link to a folder that is read already"))
             continue
         seen.add(_identity(current))
-        for path in _entries(current, report):
+        try:
+            entries = _entries(current)
+        except OSError as error:
+            report.left_out.append(LeftOut(name_of(current), f"cannot be opened: {error.strerror}"))
+            continue
+        for path in entries:
             if os.path.isdir(path):
                 waiting.append(path)
             elif _may_be_image(path):
@@ -233,19 +237,17 @@ def _read(
     report: ReadingReport,
 ) -> ImageSet:
     kept = decode_labelled(pairs, working_size, progress, report)
+    if not kept:
+        raise none_readable(report.left_out)
     present = {label for _, label in kept}
     report.empty_classes = [name for name in classes if name not in present]
     report.case_only = case_only(present)
     return image_set(kept, sorted(present))
 
 
-def _entries(folder: Path, report: ReadingReport) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     """What lies in a folder, sorted, without hidden files."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        report.left_out.append(LeftOut(name_of(folder), f"cannot be opened: {error.strerror}"))
-        return []
+    names = sorted(os.listdir(folder))
     return [folder / name for name in names if not name.startswith(".") and name.lower() not in CLUTTER]
 
 

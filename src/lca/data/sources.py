@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from lca.config import DataOptions, ViewOptions
+from lca.data.decoding import none_readable
 from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
@@ -103,7 +104,8 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     report.case_only = case_only(classes)
     if not split:
         listing = _seeded_split(listing["all"], options.test_share, seed)
-    train, test = (_read(listing[part], working_size, progress, report) for part in ("train", "test"))
+    train = _read(listing["train"], working_size, progress, report, complete=True)
+    test = _read(listing["test"], working_size, progress, report, complete=split)
     if report.read:  # else all of it was told before
         for line in report.lines():
             progress.line(line)
@@ -142,13 +144,16 @@ _decoded: dict[str, ImageSet] = {}
 """What was read last, so that the cells of a sweep do not decode the same files again."""
 
 
-def _read(files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport) -> ImageSet:
+def _read(
+    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
+) -> ImageSet:
     """The decoded files of every class, from memory if they were read before and have not changed."""
-    key = hash_json([working_size, [[str(path), *_version(path)] for paths in files.values() for path in paths]])
+    versions = [[str(path), *_version(path)] for paths in files.values() for path in paths]
+    key = hash_json([working_size, complete, versions])
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        _decoded[key] = _decode(files, working_size, progress, report)
+        _decoded[key] = _decode(files, working_size, progress, report, complete)
     return _decoded[key]
 
 
@@ -161,13 +166,18 @@ def _version(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _decode(files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport) -> ImageSet:
-    """Decode the files of every class; a broken file is left out, a class without any readable one is an error."""
-    images = decode_labelled(
-        [(path, name) for name, paths in files.items() for path in paths], working_size, progress, report
-    )
+def _decode(
+    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
+) -> ImageSet:
+    """Decode the files of every class. A broken file is left out; where the set has to be complete, a class without
+    any readable file is an error."""
+    pairs = [(path, name) for name, paths in files.items() for path in paths]
+    images = decode_labelled(pairs, working_size, progress, report)
+    if pairs and not images:
+        raise none_readable(report.left_out)
     present = {name for _, name in images}
-    if unreadable := [name for name, paths in files.items() if paths and name not in present]:
+    unreadable = [name for name, paths in files.items() if paths and name not in present]
+    if complete and unreadable:
         named = "; ".join(map(str, report.left_out[:5]))
         raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
     return image_set(images, tuple(files))
