@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -214,8 +215,9 @@ class ContinualClassifier:
         An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
         lie from theirs. `docs/trust.md` says what that means and what it does not.
         """
-        if isinstance(images, str | Path | Image.Image):
-            images = [images]
+        alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
+        if alone or isinstance(images, str | Path | Image.Image):
+            images = [images]  # type: ignore[list-item]
         decoded = decode_all(images, self.working_size, self.progress)  # type: ignore[arg-type]
         if bad := [each for each in decoded if isinstance(each, LeftOut)]:
             raise none_readable(bad)
@@ -315,9 +317,10 @@ class ContinualClassifier:
         recipe = validate_recipe(state.meta["recipe"], str(folder))
         carried = state.parts.pop("backbone", None)
         backbone = load_backbone(recipe.backbone, carried if weights is None else None)
-        preprocessing = Preprocessing(**state.meta["preprocessing"])  # timm's cards may change, the model does not
+        scaling = {**state.meta["preprocessing"]}  # timm's cards may change, the model does not
+        scaling |= {name: tuple(scaling[name]) for name in ("mean", "std")}
         view = validate(ViewOptions, state.meta["view"], str(folder))
-        classifier = cls(recipe, view, progress, replace(backbone, preprocessing=preprocessing))
+        classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
         classifier.bundle = carried is not None
         classifier.load_state(state)
         return classifier
@@ -378,7 +381,11 @@ class ContinualClassifier:
 
     def _read(self, data: Labelled) -> tuple[ImageSet, ReadingReport]:
         if isinstance(data, ImageSet):
-            return data, ReadingReport(read=len(data))
+            present = [name for label, name in enumerate(data.classes) if (data.labels == label).any()]
+            if not present:
+                raise LcaError("the set of images is empty")
+            whole = len(present) == len(data.classes)
+            return data if whole else data.of_classes(present), ReadingReport(read=len(data))
         if isinstance(data, str | Path):
             images, report = read_class_folders(Path(data), self.working_size, self.progress)
         else:
@@ -397,7 +404,16 @@ def _named(data: Any) -> list[tuple[ImageLike, str]]:
     """(image, label) pairs with the labels' names, from a list or any data set."""
     names = getattr(data, "classes", None)
     pairs = [data[number] for number in range(len(data))]
-    return [(image, str(names[label]) if names and isinstance(label, int) else str(label)) for image, label in pairs]
+    return [(image, _name(label, names)) for image, label in pairs]
+
+
+def _name(label: Any, names: Sequence[str] | None) -> str:
+    """The name behind a label; what is neither name nor number is left for the reader to refuse."""
+    if isinstance(label, np.generic) or (isinstance(label, np.ndarray | Tensor) and label.ndim == 0):
+        label = label.item()
+    if isinstance(label, int):
+        label = str(names[label] if names else label)
+    return label
 
 
 def _now() -> str:
