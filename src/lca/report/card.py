@@ -1,5 +1,6 @@
 """What there is to say about a model: facts from its saved JSON, and the model card made of them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,14 +78,14 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "",
         f"Besides the backbone: {sum(facts['bytes'].values()):,} bytes.",
         "",
-        markdown_table(["part", "bytes"], [[name, f"{size:,}"] for name, size in facts["bytes"].items()]),
+        markdown_table(["part", "bytes"], [[_cell(name), f"{size:,}"] for name, size in facts["bytes"].items()]),
         "## Origin",
         "",
         markdown_table(
             ["", ""],
             [
                 ["backbone", f"`{backbone['name']}` at {backbone['input']} px, {origin}"],
-                ["weights", f"`{backbone['weights']}`" if backbone["weights"] else "as named"],
+                ["weights", _cell(str(backbone["weights"])) if backbone["weights"] else "as named"],
                 ["SHA-256 of the weights", f"`{backbone['sha256']}`"],
                 ["seed", str(facts["seed"])],
                 ["versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())],
@@ -137,8 +138,9 @@ def _history_row(lesson: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    """Text that shows as it is in a Markdown table: no cell, code span, link or HTML of its own."""
+    escaped = re.sub(r"([\\`|\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return " ".join(escaped.split())
 
 
 def _percent(part: int, whole: int) -> float:
