@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,7 +182,9 @@ def taught(photographs):
         "method": {"align": [{"preset": "best", "samples": 32, "epochs": 2}]},
         "device": "cpu",
     }
-    model = ContinualClassifier(validate_recipe(content))
+    # the whole square: with the usual 0.875, what is left of a large photograph already has the backbone's size, and
+    # nothing would be seen of the last resize
+    model = ContinualClassifier(validate_recipe(content), ViewOptions(centre_crop=1.0))
     model.learn([(path, "temple" if number % 2 == 0 else "flower") for number, path in enumerate(photographs[:32])])
     return model
 
@@ -194,26 +197,61 @@ def exported(taught, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def documented():
-    """The functions that docs/shipping.md gives to users."""
+def code():
+    """The program that docs/shipping.md gives to users."""
     text = (Path(__file__).parent.parent / "docs" / "shipping.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def prepare" in block]
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def prepare" in block]
+    return program
+
+
+def functions(program):
     names = {"__name__": "documented"}
-    exec(code, names)
+    exec(program, names)
     return names
 
 
-def test_onnx_equals_ours_on_a_hundred_photographs(taught, exported, photographs):
-    pixels = Pixels.of([decode(path, taught.working_size) for path in photographs])
-    features = taught.features(pixels)
-    scaling = taught.backbone.preprocessing
+@pytest.fixture(scope="module")
+def documented(code):
+    return functions(code)
+
+
+def unscaled_view(model, paths, centre_crop, interpolation):
+    """Our view of images, in [0, 1]."""
+    scaling = replace(model.backbone.preprocessing, interpolation=interpolation)
     mean, std = (torch.tensor(each)[:, None, None] for each in (scaling.mean, scaling.std))
-    images = evaluation_view(pixels, scaling, taught.view.centre_crop) * std + mean
+    pixels = Pixels.of([decode(path, model.working_size) for path in paths])
+    return evaluation_view(pixels, scaling, centre_crop) * std + mean
+
+
+def test_onnx_equals_ours_on_a_hundred_photographs(taught, exported, photographs):
+    features = taught.features(Pixels.of([decode(path, taught.working_size) for path in photographs]))
+    images = unscaled_view(taught, photographs, 1.0, "bicubic")
     probabilities, logits, distance = run_onnx(exported, images)
     assert len(probabilities) == 100
     assert np.abs(probabilities - taught.probabilities(features).numpy()).max() < 1e-3
     assert np.abs(logits - taught.logits(features).numpy()).max() < 1e-3
     assert np.abs(distance - taught.method.percentiles(features, taught.branch).amin(1).numpy()).max() < 1e-2
+
+
+@pytest.mark.parametrize("centre_crop", [1.0, 0.875, 0.8])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_the_documented_preparation_is_our_view(taught, exported, photographs, documented, centre_crop, interpolation):
+    about = json.loads(Path(f"{exported}.json").read_text())
+    about["input"] |= {"centre_crop": centre_crop, "interpolation": interpolation}
+    views = unscaled_view(taught, photographs[::4], centre_crop, interpolation)
+    for path, view in zip(photographs[::4], views, strict=True):
+        assert np.abs(documented["prepare"](path, about) - view.numpy()).max() < 1e-5
+
+
+def test_what_rounding_to_bytes_costs(exported, photographs, documented, code):
+    """docs/shipping.md states these limits. Nearly every image must see a difference, else they would mean little."""
+    about = json.loads(Path(f"{exported}.json").read_text())
+    rounded = functions(code.replace('band.convert("F")', "band"))
+    pairs = [(documented["prepare"](path, about), rounded["prepare"](path, about)) for path in photographs]
+    assert sum(np.abs(exact - shortcut).max() > 1e-3 for exact, shortcut in pairs) == 99  # one has 64 pixels already
+    exact, shortcut = (run_onnx(exported, np.stack(images)) for images in zip(*pairs, strict=True))
+    assert 1e-3 < np.abs(exact[0] - shortcut[0]).max() < 0.01
+    assert 1 < np.abs(exact[2] - shortcut[2]).max() < 10
 
 
 def test_the_documented_preparation_equals_ours(taught, exported, photographs, documented):
@@ -234,12 +272,11 @@ def test_transparent_turned_and_large_images_are_prepared_alike(taught, exported
     exif = Image.Exif()
     exif[0x0112] = 6
     photo.save(tmp_path / "turned.jpg", exif=exif)
-    for path in sorted(tmp_path.iterdir()):
-        pixels = Pixels.of([decode(path, taught.working_size)])
-        scaling = taught.backbone.preprocessing
-        mean, std = (torch.tensor(each)[:, None, None] for each in (scaling.mean, scaling.std))
-        view = evaluation_view(pixels, scaling, taught.view.centre_crop)[0] * std + mean
-        assert np.abs(documented["prepare"](path, about) - view.numpy()).max() < 1e-4, path.name
+    paths = sorted(tmp_path.iterdir())
+    for path in paths:
+        view = unscaled_view(taught, [path], 1.0, "bicubic")[0]
+        assert np.abs(documented["prepare"](path, about) - view.numpy()).max() < 1e-5, path.name
+    assert len(paths) == 3
 
 
 def test_the_file_carries_its_class_names(exported, taught):
@@ -304,9 +341,11 @@ def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch)
 
 
 def test_nothing_imports_onnx_before_it_is_needed():
-    code = "import sys, lca.cli, lca.classifier, lca.export, lca.hub; print([n for n in sys.modules if 'onnx' in n])"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not [name for name in eval(names) if name.split(".")[0] in ("onnx", "onnxscript", "onnxruntime")]
+    names = "{name.partition('.')[0] for name in sys.modules}"
+    program = f"import sys, lca.cli, lca.classifier, lca.export, lca.hub; print(*{names})"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "torch" in found
+    assert not {"onnx", "onnxscript", "onnxruntime"} & {*found}
 
 
 # Adapters
