@@ -1,6 +1,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,12 +13,16 @@ from lca.files import (
     has_state,
     hash_file,
     hash_json,
+    hold,
+    is_part,
     load_state,
     load_tensors,
     new_folder,
     read_json,
+    read_manifest,
     save_state,
     save_tensors,
+    tensor_bytes,
     write_atomic,
     write_json,
 )
@@ -231,3 +237,68 @@ def test_saving_deletes_nobody_elses_files(tmp_path):
     save_state(folder, State({"a": {"x": torch.ones(2)}}))
     assert all(path.read_bytes() == b"mine" for path in foreign)
     assert len(list(folder.glob("a-*.safetensors"))) == 1
+
+
+def test_the_manifest_names_the_files_and_reads_no_tensor(tmp_path):
+    save_state(tmp_path, state())
+    for path in tmp_path.glob("*.safetensors"):
+        path.chmod(0)
+    files, meta = read_manifest(tmp_path)
+    assert meta == state().meta
+    assert set(files) == {"a", "b/c", "empty"}
+    assert all(path.parent == tmp_path and path.is_file() for path in files.values())
+
+
+def test_tensor_bytes_are_those_of_the_tensors(tmp_path):
+    tensors = {"one": torch.zeros(3, 5), "half": torch.zeros(7, dtype=torch.float16), "none": torch.zeros(0, 4)}
+    save_tensors(tmp_path / "t.safetensors", tensors)
+    assert tensor_bytes(tmp_path / "t.safetensors") == 3 * 5 * 4 + 7 * 2
+    save_tensors(tmp_path / "empty.safetensors", {})
+    assert tensor_bytes(tmp_path / "empty.safetensors") == 0
+    with pytest.raises(LcaError, match=r"none\.safetensors cannot be read"):
+        tensor_bytes(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("heads--best-0123456789abcdef.safetensors", True),
+        (".state.json.01234567.tmp", True),
+        (".README.md.0a1b2c3d.tmp", True),
+        ("weights-v2.safetensors", False),
+        ("weights-0123456789ABCDEF.safetensors", False),
+        ("state.json", False),
+        ("README.md", False),
+        (".hidden.tmp", False),
+    ],
+)
+def test_which_files_are_parts(tmp_path, name, ours):
+    assert is_part(tmp_path / name) == ours
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from lca.files import hold
+with hold(Path(sys.argv[1]), "busy"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path):
+    folder = tmp_path / "deep" / "folder"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(LcaError, match="wait for the other"), hold(folder, "wait for the other"):
+            pytest.fail("held twice")
+        other.kill()
+        other.wait()
+    with hold(folder, "busy"):
+        pass
+    with hold(folder, "busy"):
+        pass
+    with pytest.raises(RuntimeError, match="inside"), hold(folder, "busy"):
+        raise RuntimeError("inside")
+    with hold(folder, "busy"):
+        assert folder.is_dir()

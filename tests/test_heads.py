@@ -164,3 +164,39 @@ def test_heads_are_drawn_from_the_generator():
     assert not torch.equal(
         LinearHead(6, 2, HeadOptions(), random(0)).weight, LinearHead(6, 2, HeadOptions(), random(1)).weight
     )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("label", range(6))
+def test_a_forgotten_row_goes_and_the_others_stay(name, bias, label):
+    growing = grown(name, sizes=(2, 1, 3), bias=bias)
+    for head in growing.tasks:  # biases of zero would hide a mistake
+        for parameter in head.parameters():
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=random(3))
+    before = growing(FEATURES)
+    stored = {key: tensor.clone() for key, tensor in growing.state()[0].items()}
+    old = growing.state()
+    growing.forget(label)
+    kept = [each for each in range(6) if each != label]
+    torch.testing.assert_close(growing(FEATURES), before[:, kept])
+    assert growing.sizes == {0: [1, 1, 3], 1: [1, 1, 3], 2: [2, 3]}.get(label, [2, 1, 2])
+    assert all(torch.equal(tensor, stored[key]) for key, tensor in old[0].items()), "a state taken before is untouched"
+    twin = GrowingHeads(6, growing.options)
+    twin.load(*growing.state())
+    assert torch.equal(twin(FEATURES), growing(FEATURES))
+    assert not any(parameter.requires_grad for parameter in growing.parameters())
+    growing.load(*old)
+    torch.testing.assert_close(growing(FEATURES), before)
+
+
+def test_forgetting_all_rows_and_a_row_too_many():
+    growing = grown()
+    for size in range(5, 0, -1):
+        with pytest.raises(IndexError, match="no such label"):
+            growing.forget(size)
+        growing.forget(0)
+    assert (growing.sizes, len(growing.state()[0])) == ([], 0)
+    assert growing(FEATURES).shape == (7, 0)
+    growing.append(growing.new_head(2, random()))
+    assert growing(FEATURES).shape == (7, 2)

@@ -1,3 +1,6 @@
+import hashlib
+import json
+
 import pytest
 import timm
 import torch
@@ -27,11 +30,66 @@ def test_the_embedded_model_has_the_weights_of_its_card(pico):
     for key, tensor in stored.items():
         if key in state:
             assert torch.equal(state[key], tensor.float()), key
-    assert pico.fingerprint == hash_file(EMBEDDED / f"{NAME}.safetensors")
+    assert pico.fingerprint == fingerprint_of(stored)
     assert (pico.width, pico.preprocessing.size, pico.preprocessing.interpolation) == (192, 64, "bicubic")
     assert pico.preprocessing.mean == pico.preprocessing.std == (0.5, 0.5, 0.5)
     assert not pico.vit.training
     assert not any(parameter.requires_grad for parameter in pico.vit.parameters())
+
+
+def fingerprint_of(weights):
+    """The hash of weights in float32, without a classification head, wherever they lie."""
+    digests = {
+        name: hashlib.sha256(tensor.float().contiguous().numpy().tobytes()).hexdigest()
+        for name, tensor in weights.items()
+        if not name.startswith("head.")
+    }
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def test_the_fingerprint_is_of_the_weights_not_of_the_file(tmp_path, pico):
+    state = {name: tensor.clone() for name, tensor in pico.vit.state_dict().items()}
+    save_file(dict(reversed(state.items())), tmp_path / "same.safetensors", metadata={"written": "elsewhere"})
+    save_file({**state, "head.weight": torch.ones(2, 192)}, tmp_path / "head.safetensors")
+    for name in ("same", "head"):
+        path = tmp_path / f"{name}.safetensors"
+        assert hash_file(path) != hash_file(EMBEDDED / f"{NAME}.safetensors")
+        assert load_backbone(BackboneOptions(weights=path)).fingerprint == pico.fingerprint
+    for name in ("norm.bias", "blocks.0.attn.qkv.weight"):
+        changed = {**state, name: state[name].clone()}
+        changed[name].view(-1)[0] += 1e-3
+        assert load_backbone(BackboneOptions(), changed).fingerprint != pico.fingerprint
+
+
+def test_weights_that_are_given_are_taken_before_all_others(tmp_path, pico, monkeypatch):
+    given = {name: tensor + 1 for name, tensor in pico.vit.state_dict().items()}
+
+    def fail(*_):
+        raise AssertionError("no file is needed")
+
+    monkeypatch.setattr("lca.backbones.load_tensors", fail)
+    for options in (BackboneOptions(), BackboneOptions(weights=tmp_path / "missing.safetensors")):
+        backbone = load_backbone(options, given)
+        assert all(torch.equal(tensor, given[name]) for name, tensor in backbone.vit.state_dict().items())
+        assert backbone.fingerprint == fingerprint_of(given)
+    with pytest.raises(LcaError, match=r"the weights the model carries do not fit the model: missing \['norm.bias'\]"):
+        load_backbone(BackboneOptions(), {name: tensor for name, tensor in given.items() if name != "norm.bias"})
+
+
+def test_a_timm_model_with_given_weights_downloads_nothing(monkeypatch):
+    reference = timm.create_model("vit_tiny_patch16_224", num_classes=0)
+    create = timm.create_model
+
+    def untrained(*arguments, pretrained=False, **options):
+        assert not pretrained
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(timm, "create_model", untrained)
+    given = dict(reference.state_dict())
+    backbone = load_backbone(BackboneOptions(name="vit_tiny_patch16_224.augreg_in21k_ft_in1k"), given)
+    assert backbone.fingerprint == fingerprint_of(given)
+    with pytest.raises(AssertionError):
+        load_backbone(BackboneOptions(name="vit_tiny_patch16_224.augreg_in21k_ft_in1k"))
 
 
 def test_raw_preprocessing_leaves_the_pixels():
@@ -46,7 +104,7 @@ def test_weights_from_a_file(tmp_path, pico):
     save_file({**state, "head.weight": torch.zeros(7, 192), "head.bias": torch.zeros(7)}, path)
     own = load_backbone(BackboneOptions(weights=path))
     assert torch.equal(own.vit.norm.bias, pico.vit.norm.bias + 1)
-    assert own.fingerprint == hash_file(path) != pico.fingerprint
+    assert own.fingerprint == fingerprint_of(state) != pico.fingerprint
 
 
 def test_a_timm_model_with_local_weights(tmp_path):
