@@ -88,7 +88,7 @@ class BranchSet:
             for label in labels.unique().tolist():
                 memory.observe(label, features[labels == label])
             self.distances[name].rescale(memory.typical_distances())
-            apart = memory.leave_one_out(features, labels)
+            apart = memory.nearest_left_out(features, labels)
             for label in labels.unique().tolist():
                 self.distances[name].observe(label, apart[labels == label])
 

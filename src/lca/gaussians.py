@@ -221,6 +221,14 @@ class GaussianMemory:
         apart = features.cpu().double() - self.means().cpu().double()[labels.cpu()]
         return self._left_out(lambda vectors: (apart @ vectors).square(), labels.cpu())
 
+    def nearest_left_out(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The squared distance of learnt images to the nearest class, their own one as if they had not been learnt.
+
+        This is what a new image is asked, too: how far it lies from every class. (n,), NaN as in `leave_one_out`.
+        """
+        others = self.mahalanobis(features.cpu()).scatter(1, labels.cpu()[:, None], torch.inf).amin(1)
+        return torch.minimum(self.leave_one_out(features, labels), others)
+
     def typical_distances(self) -> Tensor:
         """The leave-one-out distance of an image that lies as far from its class as its images do on average:
         (classes,), from the stored Gaussians alone. NaN for a class with one image."""

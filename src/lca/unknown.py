@@ -1,8 +1,8 @@
 """Unknown things: how far an image lies from every known class, as a percentile of how far known images lie.
 
-A distance alone says little. So every image that is learnt is asked how far it lies from its own class when it is left
-out (`GaussianMemory.leave_one_out`), and a few quantiles of the answers are kept per class. A new image at percentile
-99 of the nearest class is farther from it than 99 of 100 known images are from theirs.
+A distance alone says little. So every image that is learnt is asked how far it lies from the nearest class when it is
+left out (`GaussianMemory.nearest_left_out`), and a few quantiles of the answers are kept per class. A new image at
+percentile 99 is farther from every class than 99 of 100 known images were.
 
 Later lessons move the backbone and the pooled covariance, and the images are gone by then. But the Gaussians move
 along, and they tell the typical leave-one-out distance of a class at any time: kept distances are scaled with it.
