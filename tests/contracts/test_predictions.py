@@ -1,4 +1,7 @@
-"""Contracts 1, 2 and 6 over everything registered: batches, saving and loading, and what storage says."""
+"""Contracts 1, 2 and 6 over everything registered: batches, saving and loading, and what storage says.
+
+They also hold after a class was forgotten, where a method can forget.
+"""
 
 from functools import cache
 
@@ -8,7 +11,9 @@ from safetensors.torch import load_file
 
 import tiny
 from lca.classifier import ContinualClassifier
+from lca.errors import LcaError
 from lca.files import read_json
+from lca.methods import Method
 
 VARIANTS = tiny.variants()
 TASKS = ({"3": 6, "7": 6, "1": 6}, {"9": 6}, {"4": 6, "8": 6})
@@ -22,6 +27,34 @@ def taught(variant):
     for number, counts in enumerate(TASKS):
         model.learn(tiny.task(number, counts))
     return model
+
+
+@cache
+def forgetful(variant):
+    """The same, after it forgot a class of the first and the only class of the second task; None if it cannot."""
+    state, model = taught(variant).state(), tiny.classifier(tiny.recipe(VARIANTS[variant]))
+    model.load_state(state)
+    if type(model.method).forget is Method.forget:
+        with pytest.raises(LcaError, match="no way to forget"):
+            model.forget("7")
+        assert model.classes == taught(variant).classes
+        return None
+    model.forget("7")
+    model.forget("9")
+    return model
+
+
+def forgetful_or_skip(variant):
+    model = forgetful(variant)
+    if model is None:
+        pytest.skip("this method has no way to forget")
+    return model
+
+
+def percentiles(model, pixels):
+    features = model.features(pixels)
+    found = {branch: model.method.percentiles(features, branch) for branch in model.method.branches()}
+    return {branch: each for branch, each in found.items() if each is not None}
 
 
 def logits(model, pixels):
@@ -60,7 +93,10 @@ def test_saved_and_loaded_it_gives_equal_logits(variant, tmp_path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_model_is_safetensors_and_json_and_storage_says_its_bytes(variant, tmp_path):
-    model = taught(variant)
+    storage_is_on_disk(taught(variant), tmp_path)
+
+
+def storage_is_on_disk(model, tmp_path):
     model.save(tmp_path)
     files = {path.name for path in tmp_path.rglob("*")}
     parts = read_json(tmp_path / "state.json")["parts"]
@@ -93,3 +129,61 @@ def test_a_loaded_model_learns_on_as_the_one_that_was_never_saved(variant, tmp_p
         for branch, found in logits(model, pixels).items():
             assert found.shape == (len(pixels), 8)
             assert torch.equal(found, expected[branch]), branch
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_percentile_does_not_depend_on_the_batch(variant):
+    pixels = tiny.images({**TEST, "0": 6}, skip=20).pixels
+    for model in (taught(variant), forgetful(variant)):
+        if model is None:
+            continue
+        together = percentiles(model, pixels)
+        for branch, found in together.items():
+            assert found.shape == (len(pixels), len(model.classes)), branch
+            assert found.isfinite().all(), branch
+            assert found.min() >= 0
+            assert found.max() <= 100
+        order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(1))
+        groups = [*torch.arange(len(pixels)).split(7), order, *(order[row : row + 1] for row in range(5))]
+        for rows in groups:
+            for branch, found in percentiles(model, pixels[rows]).items():
+                torch.testing.assert_close(found, together[branch][rows], rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_forgets_and_keeps_the_other_contracts(variant, tmp_path):
+    model, pixels = forgetful_or_skip(variant), tiny.images(TEST, skip=20).pixels
+    assert model.classes == list("3148")
+    expected, far = logits(model, pixels), percentiles(model, pixels)
+    for branch, found in expected.items():
+        assert found.shape == (len(pixels), 4), branch
+        assert found.isfinite().all(), branch
+    storage_is_on_disk(model, tmp_path / "model")
+    with tiny.tiny_backbone():
+        loaded = ContinualClassifier.load(tmp_path / "model")
+    assert (loaded.classes, loaded.history) == (model.classes, model.history)
+    for branch, found in logits(loaded, pixels).items():
+        assert torch.equal(found, expected[branch]), branch
+    for branch, found in percentiles(loaded, pixels).items():
+        assert torch.equal(found, far[branch]), branch
+    alone = [logits(model, pixels[torch.tensor([row])]) for row in range(0, len(pixels), 9)]
+    for branch, found in expected.items():
+        rows = torch.cat([each[branch] for each in alone])
+        torch.testing.assert_close(rows.softmax(1), found[::9].softmax(1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_learns_on_after_it_forgot(variant, tmp_path):
+    """New classes, a known one and the forgotten one, as from a state that was loaded."""
+    forgetful_or_skip(variant).save(tmp_path)
+    more, pixels = {"7": 4, "5": 4, "3": 4}, tiny.images(TEST, skip=20).pixels
+    with tiny.tiny_backbone():
+        first, second = (ContinualClassifier.load(tmp_path) for _ in range(2))
+    for model in (first, second):
+        lesson = model.learn(tiny.task(3, more))
+        assert lesson.new == ["7", "5"]
+        assert model.classes == list("314875")
+    expected = logits(second, pixels)
+    for branch, found in logits(first, pixels).items():
+        assert found.shape == (len(pixels), 6)
+        assert torch.equal(found, expected[branch]), branch

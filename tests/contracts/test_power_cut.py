@@ -1,0 +1,181 @@
+"""A power cut while a model folder learns or forgets: afterwards it holds the model from before or the new one, whole.
+
+The verbs of the command line run in child processes that are killed without any chance to clean up.
+"""
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+from PIL import Image
+
+import tiny
+from lca.classifier import ContinualClassifier
+from lca.cli.models import forget_command, learn_command
+from lca.errors import LcaError
+from lca.files import has_state, read_json
+from tiny import Kill
+
+KILLED = -signal.SIGKILL
+SETTINGS = [
+    "training.epochs=2",
+    "training.batch_size=8",
+    "training.lr=0.05",
+    "tuning={name: lora, rank: 2}",
+    "method.align=[none, {preset: best, samples: 16, epochs: 2}]",
+]
+EARLIER, LATER = {"3": 8, "7": 8}, {"1": 8, "4": 3, "3": 2}
+
+
+def child(verb, model, data, kill):
+    """What a child process does."""
+    torch.set_num_threads(1)
+    if kill is not None:
+        tiny.arm(kill, model.parent)
+    with tiny.tiny_backbone():
+        if verb == "forget":
+            forget_command(model, "7", quiet=True)
+        else:
+            new = not has_state(model)
+            learn_command(model, data, overrides=SETTINGS if new else [], device="cpu" if new else None, quiet=True)
+
+
+def start(verb, model, data, kill=None):
+    """Run a verb in a child process; its exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny", "sklearn.datasets"])
+    process = context.Process(target=child, args=(verb, model, data, kill))
+    with patch.dict(os.environ, {"PYTHONPATH": str(Path(tiny.__file__).parent)}):
+        process.start()
+    process.join()
+    code = process.exitcode
+    process.close()
+    return code
+
+
+def write_images(folder, counts, skip):
+    images = tiny.images(counts, skip)
+    for number, (pixels, label) in enumerate(zip(images.pixels.canvas, images.labels.tolist(), strict=True)):
+        path = folder / images.classes[label] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
+
+
+def answers(model):
+    """Classes, logits of every branch, percentiles and temperatures of a model folder."""
+    with tiny.tiny_backbone():
+        loaded = ContinualClassifier.load(model)
+    features = loaded.features(tiny.images(dict.fromkeys("0123456789", 2), skip=40))
+    branches = loaded.method.branches()
+    logits = {branch: loaded.logits(features, branch).tolist() for branch in branches}
+    far = {branch: loaded.method.percentiles(features, branch) for branch in branches}
+    far = {branch: each.tolist() for branch, each in far.items() if each is not None}
+    return loaded.classes, logits, far, loaded.temperatures, [(each.kind, each.new) for each in loaded.history]
+
+
+class Setup:
+    """Images, a model folder to start from, and what each verb makes of it if it is left alone."""
+
+    def __init__(self, root):
+        self.root, self.earlier, self.later = root, root / "earlier", root / "later"
+        write_images(self.earlier, EARLIER, skip=0)
+        write_images(self.later, LATER, skip=20)
+        self.model = root / "undisturbed" / "model"
+        assert start("learn", self.model, self.earlier) == 0
+        self.before = answers(self.model)
+        self.after = {"new": self.before}
+        for verb in ("learn", "forget"):
+            folder = root / verb / "model"
+            shutil.copytree(self.model, folder)
+            assert start(verb, folder, self.later) == 0
+            self.after[verb] = answers(folder)
+            assert self.after[verb][:2] != self.before[:2]
+
+    def cut(self, verb, folder, kill):
+        """Cut the power; whether it was cut, and whether the step was finished by then."""
+        data = self.earlier if verb == "new" else self.later
+        if verb != "new":
+            shutil.copytree(self.model, folder)
+        code = start(verb, folder, data, kill)
+        assert code in {0, KILLED}, kill
+        if verb == "new" and not has_state(folder):
+            assert code == KILLED
+            with pytest.raises(LcaError, match="there is no file"):
+                ContinualClassifier.load(folder)
+            finished = False
+        else:
+            found = answers(folder)
+            finished = found == self.after[verb]
+            assert finished or (verb != "new" and found == self.before), f"{verb}, {kill}: neither before nor after"
+        self.go_on(verb, folder, data, finished)
+        return code == KILLED, finished
+
+    def go_on(self, verb, folder, data, finished):
+        if finished:
+            assert start("learn", folder, self.later) == 0, "it learns on"
+        else:
+            assert start(verb, folder, data) == 0, "the step can be done again"
+            assert answers(folder) == self.after[verb], "and ends as if nothing had happened"
+        parts = read_json(folder / "state.json")["parts"].values()
+        names = {path.name for path in folder.iterdir()}
+        assert names == {"state.json", "README.md", ".lock", *parts}, "what was half written is gone"
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    return Setup(tmp_path_factory.mktemp("power"))
+
+
+POINTS = {
+    "in the middle of the first epoch": ("learn", Kill("steps", 1), False),
+    "in the last epoch": ("learn", Kill("steps", 4), False),
+    "while features are taken": ("learn", Kill("batches", 2), False),
+    "while it measures": ("learn", Kill("batches", 4), False),
+    "before the first part": ("learn", Kill("files", 1, ".safetensors"), False),
+    "with half of a part": ("learn", Kill("files", 2, ".safetensors"), False),
+    "with half of the last part": ("learn", Kill("files", 10, ".safetensors"), False),
+    "before the commit": ("learn", Kill("files", 1, ".state.json"), False),
+    "with half of the commit": ("learn", Kill("files", 2, ".state.json"), False),
+    "after the commit, with old parts": ("learn", Kill("files", 1, "/vector-"), True),
+    "after the commit, before the card": ("learn", Kill("files", 1, "README.md"), True),
+    "with half of the card": ("learn", Kill("files", 2, "README.md"), True),
+    "while it forgets": ("forget", Kill("files", 2, ".safetensors"), False),
+    "with half of a forgetting commit": ("forget", Kill("files", 2, ".state.json"), False),
+    "after it forgot": ("forget", Kill("files", 1, "README.md"), True),
+    "while a new folder is made": ("new", Kill("files", 1, "model"), False),
+    "while a new folder is locked": ("new", Kill("files", 1, ".lock"), False),
+    "while a new model learns": ("new", Kill("steps", 2), False),
+    "with half of a new model's part": ("new", Kill("files", 4, ".safetensors"), False),
+    "with half of a new model's commit": ("new", Kill("files", 2, ".state.json"), False),
+    "before a new model's card": ("new", Kill("files", 1, "README.md"), True),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_power_is_cut(tmp_path, setup, point):
+    verb, kill, finished = POINTS[point]
+    assert setup.cut(verb, tmp_path / "model", kill) == (True, finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", "steps", "batches"])
+@pytest.mark.parametrize("verb", ["learn", "forget", "new"])
+def test_the_power_is_cut_at_every_moment(tmp_path, setup, verb, kind):
+    """Before every change on disk, after every optimiser step and after every batch of features."""
+    found = []
+    for count in itertools.count(1):
+        cut, finished = setup.cut(verb, tmp_path / str(count) / "model", Kill(kind, count))
+        found.append(finished)
+        if not cut:
+            break
+    assert found == sorted(found), "once it is committed it stays"
+    assert found[-1]
+    if kind == "files":
+        assert len(found) >= 15
+        assert sum(found) > 2, "also after the commit"
