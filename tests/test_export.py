@@ -127,7 +127,7 @@ def run_onnx(path, images):
     return onnxruntime.InferenceSession(path).run(None, {"images": np.asarray(images, dtype=np.float32)})
 
 
-@pytest.mark.parametrize("tuning", ["lora", "ssf", "vpt", "adapter", "prefix"])
+@pytest.mark.parametrize("tuning", ["lora", "ssf", "vpt", "adapter"])
 def test_onnxruntime_answers_as_the_model(tmp_path, tuning):
     model = small(tuning={**TUNINGS[tuning], "feature_norm": True})
     shipping.export_onnx(model, tmp_path / "model.onnx")
@@ -144,6 +144,12 @@ def test_torch_export_answers_as_the_model(tmp_path):
         assert_same(program.module()(noise(16, count)), ours(model, noise(16, count)))
     assert json.loads(inside["lca.json"]) == json.loads(sidecar.read_text())
     assert not [name for name in program.state_dict if "lora" in name or "down" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuning", [name for name in TUNINGS if name not in ("lora", "ssf", "vpt", "adapter")])
+def test_onnxruntime_answers_as_the_model_for_every_other_tuner(tmp_path, tuning):
+    test_onnxruntime_answers_as_the_model(tmp_path, tuning)
 
 
 @pytest.mark.slow
@@ -346,6 +352,21 @@ def test_nothing_imports_onnx_before_it_is_needed():
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in found
     assert not {"onnx", "onnxscript", "onnxruntime"} & {*found}
+
+
+def test_what_is_too_large_for_onnx_is_said_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipping, "ONNX_LIMIT", 10_000)
+    with pytest.raises(LcaError, match="one ONNX file holds 2; export with --torch"):
+        shipping.export_onnx(small(method="finetune"), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_image_a_class_gives_no_distance():
+    model = tiny.classifier(tiny.recipe(QUICK))
+    model.learn(tiny.task(0, {"0": 1, "1": 1}))
+    module = shipping.deployed(model)
+    assert module.outputs == ["probabilities", "logits"]
+    assert_same(module(noise(16)), ours(model, noise(16)))
 
 
 # Adapters

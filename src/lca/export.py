@@ -31,6 +31,8 @@ from lca.tuning.peft_library import PeftOptions, make_config
 from lca.unknown import KnownDistances
 
 OPSET = 18
+ONNX_LIMIT = 2**31
+"""Bytes that one ONNX file holds at most."""
 FORMAT = "lca export 1"
 """Marks the JSON beside an exported file, and so the file, as one that may be written again."""
 
@@ -91,12 +93,13 @@ class Deployed(nn.Module):
     ) -> None:
         super().__init__()
         self.extractor, self.temperature = extractor, temperature
-        self._method, self._branch = method, branch
+        self._method, self.branch = method, branch
         self.register_buffer("mean", torch.tensor(scaling.mean)[:, None, None])
         self.register_buffer("std", torch.tensor(scaling.std)[:, None, None])
         statistics = method.statistics(branch)
-        known = statistics is not None and statistics[1].table() is not None
-        self.nearest = NearestClass(*statistics) if statistics is not None and known else None
+        if statistics is not None and statistics[1].table() is None:  # one image a class: nothing to compare with
+            statistics = None
+        self.nearest = None if statistics is None else NearestClass(*statistics)
         self.requires_grad_(False).eval()
 
     @property
@@ -107,7 +110,7 @@ class Deployed(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(n, 3, size, size) in [0, 1] -> probabilities and logits (n, classes), and distance (n,) if there is one."""
         features = self.extractor((images - self.mean) / self.std)
-        logits = self._method.logits(features, self._branch)
+        logits = self._method.logits(features, self.branch)
         answer = (logits / self.temperature).softmax(1), logits
         return answer if self.nearest is None else (*answer, self.nearest(features))
 
@@ -137,6 +140,8 @@ def export_onnx(
         raise LcaError(f'ONNX needs other packages ({error}): pip install "lca[onnx]"') from error
     module = deployed(model, branch)
     about = _about(model, module)
+    if (size := sum(tensor.nbytes for tensor in module.state_dict().values())) >= ONNX_LIMIT:
+        raise LcaError(f"the weights take {size / 1e9:.1f} GB, and one ONNX file holds 2; export with --torch instead")
     with _quietly():
         program = torch.onnx.export(
             module,
@@ -151,14 +156,7 @@ def export_onnx(
     assert program is not None
     program.model.producer_name, program.model.producer_version = "lca", about["versions"]["lca"]
     program.model.metadata_props.update({key: json.dumps(each, ensure_ascii=False) for key, each in about.items()})
-
-    def write(file: Path) -> None:
-        try:
-            program.save(str(file), external_data=False)
-        except ValueError as error:  # protobuf's own limit
-            raise LcaError(f"one ONNX file holds at most 2 GB ({error}); export with --torch instead") from error
-
-    return _write(path, write, about)
+    return _write(path, lambda file: program.save(str(file), external_data=False), about)
 
 
 def export_torch(
@@ -242,7 +240,7 @@ def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[s
         "outputs": module.outputs,
         "unknown_at": UNKNOWN_AT if module.nearest is not None else None,
         "temperature": module.temperature,
-        "branch": module._branch,
+        "branch": module.branch,
     }
 
 
@@ -289,8 +287,8 @@ def _is_ours(sidecar: Path) -> bool:
 
 def _write(path: Path, write: Callable[[Path], None], about: dict[str, Any]) -> Path:
     """Write a file beside and rename it, then its JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
             file = Path(beside) / path.name
             write(file)

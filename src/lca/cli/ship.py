@@ -26,7 +26,7 @@ def export_command(
     model: Model,
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="What to write; by default named after the model, beside it."),
+        typer.Argument(metavar="PATH", help="What to write; by default named after the model, beside it."),
     ] = None,
     as_onnx: Annotated[bool, typer.Option("--onnx", help="One ONNX file (MODEL.onnx).")] = False,
     as_torch: Annotated[bool, typer.Option("--torch", help="One file for torch.export.load (MODEL.pt2).")] = False,
@@ -78,7 +78,7 @@ def export_command(
         learner = ContinualClassifier.load(model, device="cpu", weights=weights, progress=progress)
         for kind, usual in chosen.items():
             target = path or _short(usual)
-            progress.line(f"writing {target}; a large backbone takes a minute or two")
+            progress.line(f"writing {target}; with a large backbone this takes a while")
             if kind == "onnx":
                 about = export_onnx(learner, target, branch=branch, overwrite=force)
             elif kind == "torch":
