@@ -233,7 +233,7 @@ def learnt(draw, per_class, batches=1, **options):
         for label in range(CLASSES):
             memory.observe(label, rows[labels == label])
         distances.rescale(memory.typical_distances())
-        apart = memory.leave_one_out(rows, labels)
+        apart = memory.nearest_left_out(rows, labels)
         for label in range(CLASSES):
             distances.observe(label, apart[labels == label])
     return lambda features: distances.percentiles(memory.mahalanobis(features)).amin(1)
