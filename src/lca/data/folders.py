@@ -86,7 +86,7 @@ class ReadingReport:
         )
         block("read as one class, as their names look the same:", [_some(group) for group in self.joined])
         if self.repeated:
-            lines.append(f"{self.repeated} exact copies of images of the same class; they count like any other image")
+            lines.append(f"exact copies within a class, which count like any other image: {self.repeated}")
         if self.several_frames:
             lines.append(f"{self.several_frames} animated or of several pages; the first of each counts")
         line(f"{_count(self.other_files, 'other file')} passed over", self.other_files)
