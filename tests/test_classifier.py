@@ -500,6 +500,7 @@ def test_labels_that_name_nothing_are_refused(label):
 
 
 def test_torchvision_data_sets_teach_the_same_as_folders(tmp_path):
+    from torch.utils.data import Subset
     from torchvision.datasets import FakeData, ImageFolder
 
     folders(tmp_path, "red", "blue")
@@ -508,6 +509,9 @@ def test_torchvision_data_sets_teach_the_same_as_folders(tmp_path):
     two.learn(ImageFolder(str(tmp_path)))
     assert one.classes == two.classes == ["blue", "red"]
     assert torch.equal(logits(one), logits(two))
+    part = build(tuning="none")
+    part.learn(Subset(ImageFolder(str(tmp_path)), [0, 1, 4, 5]))
+    assert part.classes == ["blue", "red"]
     fake = build(tuning="none")
     fake.learn(FakeData(size=12, image_size=(3, 20, 20), num_classes=3))
     assert set(fake.classes) <= {"0", "1", "2"}

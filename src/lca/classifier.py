@@ -402,7 +402,10 @@ class ContinualClassifier:
 
 def _named(data: Any) -> list[tuple[ImageLike, str]]:
     """(image, label) pairs with the labels' names, from a list or any data set."""
-    names = getattr(data, "classes", None)
+    whole = data
+    while not hasattr(whole, "classes") and hasattr(whole, "dataset"):
+        whole = whole.dataset  # torch's Subset
+    names = getattr(whole, "classes", None)
     pairs = [data[number] for number in range(len(data))]
     return [(image, _name(label, names)) for image, label in pairs]
 

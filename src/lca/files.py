@@ -24,7 +24,9 @@ from safetensors.torch import load_file, save
 from lca.errors import LcaError
 
 FORMAT = 1
-"""Version of the folders we write; a folder of another version is refused, not guessed at."""
+"""Version of the results and packs we write; another version is refused, not guessed at."""
+STATE_FORMAT = 2
+"""Version of state folders: models, checkpoints, trunks."""
 
 Part = dict[str, torch.Tensor]
 
@@ -128,7 +130,7 @@ def save_state(folder: Path, state: State) -> None:
         names[part] = f"{part.replace('/', '--')}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
         if not (folder / names[part]).exists():
             write_atomic(folder / names[part], content)
-    write_json(folder / "state.json", {"format": FORMAT, "parts": names, "meta": state.meta})
+    write_json(folder / "state.json", {"format": STATE_FORMAT, "parts": names, "meta": state.meta})
     for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else
         if is_part(stale) and stale.name not in names.values():
             stale.unlink(missing_ok=True)
@@ -146,9 +148,9 @@ def has_state(folder: Path) -> bool:
 def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """The part files and the JSON of a state folder, without reading any tensor."""
     manifest = read_json(folder / "state.json")
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != STATE_FORMAT:
         came = manifest.get("format") if isinstance(manifest, dict) else None
-        raise LcaError(f"{folder} has format {came}, this version of lca reads format {FORMAT}")
+        raise LcaError(f"{folder} has format {came}, this version of lca reads format {STATE_FORMAT}")
     return {part: folder / name for part, name in manifest["parts"].items()}, manifest["meta"]
 
 

@@ -15,11 +15,10 @@ from PIL import Image
 
 import tiny
 from lca.backbones import load_backbone
-from lca.cli import main
-from lca.config import recipe_names
+from lca.cli import app
 from lca.methods import methods
 
-COMMANDS = ("run", "sweep", "show", "merge", "recipes")
+COMMANDS = tuple(sorted(command.name for command in app.registered_commands))
 SMALL = tiny.recipe(method={"name": "finetune"}, training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4})
 
 
@@ -30,20 +29,6 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with tiny.tiny_backbone():
         yield
-
-
-@pytest.fixture
-def lca(monkeypatch, capsys):
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def go(*words):
-        monkeypatch.setattr(sys, "argv", ["lca", *(str(word) for word in words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return caught.value.code or 0, out, err
-
-    return go
 
 
 @pytest.fixture
@@ -252,13 +237,6 @@ def test_show_keeps_runs_of_one_name_but_different_recipes_apart(lca, recipe):
     code, table, _ = lca("show", "a", "b", "c", "--markdown")
     assert code == 0
     assert [line.split(" | ")[:2] for line in table.splitlines()[2:5]] == [["| a", "1"], ["| b", "1"], ["| c", "1"]]
-
-
-def test_the_recipes(lca):
-    code, out, _ = lca("recipes")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == recipe_names()
-    assert all(len(line) > 40 for line in out.splitlines())
 
 
 # Real processes

@@ -1,13 +1,11 @@
 """Export, push and pull on the command line."""
 
 import json
-import sys
 
 import pytest
 
 import tiny
 from lca import ContinualClassifier
-from lca.cli import main
 from test_hub import hub  # noqa: F401  # a fixture
 
 
@@ -26,18 +24,6 @@ def folder(saved, tmp_path, monkeypatch):
     saved.save(tmp_path / "digits")
     with tiny.tiny_backbone():
         yield tmp_path
-
-
-@pytest.fixture
-def lca(monkeypatch, capsys):
-    def go(*words):
-        monkeypatch.setattr(sys, "argv", ["lca", *(str(word) for word in words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return caught.value.code or 0, out, err
-
-    return go
 
 
 @pytest.mark.parametrize("command", ["export", "push", "pull"])

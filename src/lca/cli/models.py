@@ -284,9 +284,8 @@ def forget_command(
     """
     from lca.progress import choose_progress
 
-    with _changing(model) as known:
-        if not known:
-            _check_model(model)
+    _check_model(model)
+    with _changing(model):
         learner = _load(model, device, weights, choose_progress(quiet))
         learner.forget(name)
         learner.save(model)
@@ -298,21 +297,25 @@ def _changing(model: Path) -> Iterator[bool]:
     """Hold a model folder while it is changed; tells whether there is a model in it. What fails leaves no trace."""
     from lca.files import has_state, hold, is_part
 
-    known = has_state(model)
-    if not known and model.exists():
+    if model.exists() and not model.is_dir():
+        raise LcaError(f"{model} is a file; a model is a folder")
+    if model.is_dir() and not has_state(model):
         foreign = [path.name for path in model.iterdir() if not path.name.startswith(".") and not is_part(path)]
-        if not model.is_dir() or foreign:
+        if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
+    known = has_state(model)
     try:
         with hold(model, f"another process is changing {model}; wait for it to finish"):
-            yield known
+            known = has_state(model)
+            try:
+                yield known
+            finally:
+                if not has_state(model) and [path.name for path in model.iterdir()] == [".lock"]:
+                    (model / ".lock").unlink()
+                    model.rmdir()
     except KeyboardInterrupt:
         print(f"\ninterrupted; {model} {'is as it was' if known else 'was not made'}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        if not has_state(model) and model.is_dir() and [path.name for path in model.iterdir()] == [".lock"]:
-            (model / ".lock").unlink()
-            model.rmdir()
 
 
 def _check_model(model: Path) -> None:

@@ -32,11 +32,13 @@ class Evaluation:
     @property
     def known(self) -> list[Answer]:
         """Answers about images of classes the model knows."""
-        return [each for each in self.answers if each.truth in set(self.classes)]
+        classes = set(self.classes)
+        return [each for each in self.answers if each.truth in classes]
 
     @property
     def strangers(self) -> list[Answer]:
-        return [each for each in self.answers if each.truth not in set(self.classes)]
+        classes = set(self.classes)
+        return [each for each in self.answers if each.truth not in classes]
 
     @property
     def accuracy(self) -> float | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lca.classifier import ContinualClassifier
 from lca.data.sources import Source
 from lca.device import versions
-from lca.files import FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
+from lca.files import STATE_FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
 
 
 class TrunkCache:
@@ -24,7 +24,7 @@ class TrunkCache:
         trunk["data"].pop("source")
         key = hash_json(
             {
-                "format": FORMAT,
+                "format": STATE_FORMAT,
                 "trunk": trunk,
                 "view": classifier.view.model_dump(mode="json"),
                 "weights": classifier.backbone.fingerprint,

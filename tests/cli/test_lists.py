@@ -1,0 +1,60 @@
+"""Every list names everything there is, and says something about each."""
+
+import pytest
+
+from lca.backbones import embedded_names
+from lca.config import recipe_names
+from lca.data.sources import sources
+from lca.merging import operators
+from lca.methods import methods
+from lca.tuning import tuners
+
+LISTS = {
+    "methods": list(methods),
+    "tuners": [*tuners, "peft:NAME"],
+    "operators": list(operators),
+    "datasets": list(sources),
+    "recipes": recipe_names(),
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_a_list(lca, what):
+    code, out, _ = lca(what)
+    assert code == 0
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == LISTS[what]
+    for name in LISTS[what]:
+        text = out.partition(f"{name}\n    ")[2].partition("\n")[0]
+        assert len(text) > 20, name
+
+
+def test_the_methods_say_what_they_need(lca):
+    entries = {name: " ".join(lca("methods")[1].partition(f"{name}\n    ")[2].split()) for name in methods}
+    assert "needs all data at once" in entries["joint"]
+    assert entries["im"].startswith(methods["im"].info.title)
+    assert "keeps no images" in entries["im"]
+
+
+def test_backbones(lca):
+    code, out, _ = lca("backbones")
+    assert code == 0
+    assert set(embedded_names()) < set(out.splitlines())
+    assert "vit_base_patch16_224.augreg_in21k_ft_in1k" in out
+
+
+def test_suggested_backbones_exist():
+    import timm
+
+    from lca.cli.lists import SUGGESTED
+
+    assert all(timm.list_pretrained(name) == [name] for name in SUGGESTED)
+
+
+def test_searching_backbones(lca):
+    code, out, _ = lca("backbones", "--search", "deit_tiny*")
+    assert code == 0
+    assert "deit_tiny_patch16_224.fb_in1k" in out.splitlines()
+    assert all(line.startswith("deit_tiny") for line in out.splitlines())
+    code, out, err = lca("backbones", "--search", "resnet*")
+    assert (code, out) == (2, "")
+    assert "no pre-trained vision transformer 'resnet*'" in err
