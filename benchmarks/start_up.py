@@ -1,4 +1,4 @@
-"""How long a fresh Python takes to import the package and to print the command's help.
+"""How long a fresh Python takes to import the package, to print the command's help, and to answer for one image.
 
 The yardstick is `import torch, timm`, which any program that touches a model has to pay; `import lca` does not pay it.
 A bare interpreter is given as well, since all of these contain one.
@@ -6,8 +6,14 @@ A bare interpreter is given as well, since all of these contain one.
 
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
+from PIL import Image
+
+from lca.classifier import ContinualClassifier
+from lca.config import validate_recipe
 from measuring import Agreement, Comparison, Settings, Work, time_in_turn
 
 SUBJECT = "start-up"
@@ -23,13 +29,25 @@ CASES: dict[str, list[str]] = {
 
 def compare(settings: Settings) -> list[Comparison]:
     settings = replace(settings, patience=5 * settings.patience)  # one repeat takes seconds
-    works = [_python(*arguments) for arguments in CASES.values()]
-    *ours, yardstick = time_in_turn([*works, _python("-c", YARDSTICK)], settings)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = {**CASES, "lca predict": ["-m", "lca", "predict", *make_model(Path(folder))]}
+        works = [_python(*arguments) for arguments in cases.values()]
+        *ours, yardstick = time_in_turn([*works, _python("-c", YARDSTICK)], settings)
     checks = {"import lca": torch_stays_out()}
     return [
         Comparison(SUBJECT, f"{name} (plain: {YARDSTICK})", "seconds", cost, yardstick, {}, checks.get(name))
-        for name, cost in zip(CASES, ours, strict=True)
+        for name, cost in zip(cases, ours, strict=True)
     ]
+
+
+def make_model(folder: Path) -> list[str]:
+    """A model of two classes on the embedded backbone, and an image: the arguments of `lca predict`."""
+    images = [Image.effect_noise((80, 80), sigma).convert("RGB") for sigma in (10, 20, 90, 100)]
+    model = ContinualClassifier(validate_recipe({"device": "cpu", "training": {"epochs": 1}}))
+    model.learn([(image, name) for image, name in zip(images, ("soft", "soft", "hard", "hard"), strict=True)])
+    model.save(folder / "model")
+    images[0].save(folder / "image.png")
+    return [str(folder / "model"), str(folder / "image.png")]
 
 
 def torch_stays_out() -> Agreement:
