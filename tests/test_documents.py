@@ -12,18 +12,20 @@ from typer.testing import CliRunner
 from lca.cli import app
 
 ROOT = Path(__file__).parent.parent
-MARKED = re.compile(r"<!-- ((?:lca show|python benchmarks/\w+\.py --show) .+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- ((?:lca|python benchmarks/\w+\.py) .+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def printed(command):
-    """What a command prints, run in the repository's root."""
+    """What a command prints, run in the repository's root; what is no Markdown table is fenced."""
     program, *words = shlex.split(command)
     if program == "lca":
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
-        return result.stdout
-    return subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
+        text = result.stdout
+    else:
+        text = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
+    return text if text.startswith("|") else f"```\n{text}```\n"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -35,6 +35,19 @@ def test_the_methods_say_what_they_need(lca):
     assert "keeps no images" in entries["im"]
 
 
+def test_the_tuners_count_what_they_train(lca):
+    code, out, _ = lca("tuners", "--backbone", "vit_base_patch16_224.augreg_in21k_ft_in1k")
+    assert code == 0
+    counts = {"adapter": "1,189,632", "ssf": "205,824", "vpt": "46,080", "full": "85,798,656", "none": "0"}
+    for name, count in counts.items():
+        assert f"{count} parameters" in " ".join(out.partition(f"{name}\n    ")[2].split())[:300], name
+    small = lca("tuners", "--backbone", embedded_names()[0])[1]
+    assert "85,798,656" not in small
+    code, _, err = lca("tuners", "--backbone", "vit_bse")
+    assert code == 2
+    assert "timm has no model 'vit_bse'" in err
+
+
 def test_backbones(lca):
     code, out, _ = lca("backbones")
     assert code == 0

@@ -53,8 +53,7 @@ def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Back
     """
     path = None if options.weights is None else Path(os.path.expandvars(options.weights)).expanduser()
     if options.name in embedded_names():
-        card = yaml.safe_load((EMBEDDED / f"{options.name}.yaml").read_text(encoding="utf-8"))
-        vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
+        vit, card = _embedded(options.name)
         if path is None and weights is None:
             path = EMBEDDED / card["weights"]
             if hash_file(path) != card["sha256"]:
@@ -77,6 +76,19 @@ def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Back
     )
     fingerprint = hash_json({name: _digest(tensor) for name, tensor in vit.state_dict().items()})
     return Backbone(vit, preprocessing, options.name, fingerprint, licence)
+
+
+def untrained(name: str) -> VisionTransformer:
+    """The transformer of that name with random weights and without any download: to count with, not to use."""
+    if name in embedded_names():
+        return _embedded(name)[0]
+    return _timm_model(name, download=False)[0]
+
+
+def _embedded(name: str) -> tuple[VisionTransformer, dict[str, Any]]:
+    card = yaml.safe_load((EMBEDDED / f"{name}.yaml").read_text(encoding="utf-8"))
+    vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
+    return vit, card
 
 
 def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str, Any]]:

@@ -40,20 +40,39 @@ def methods_command() -> None:
         _entry(name, f"{info.title} ({info.reference}). Trains {info.trains}{needs}.")
 
 
-def tuners_command() -> None:
+def tuners_command(
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", metavar="NAME", help="Count the trained parameters on this backbone.")
+    ] = None,
+) -> None:
     """List the tuners: what is trained of the backbone.
 
     Examples:
 
       lca tuners
 
+      lca tuners --backbone vit_base_patch16_224.augreg_in21k_ft_in1k
+
       lca learn my-model photos --set tuning=adapter
     """
     from lca.tuning import tuners
 
     for name in tuners:
-        _entry(name, _summary(tuners[name]))
+        trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
+        _entry(name, _summary(tuners[name]) + trained)
     _entry("peft:NAME", 'A tuner of the peft library, such as peft:ia3 (needs `pip install "lca[peft]"`).')
+
+
+def _trained(tuner: str, backbone: str) -> int:
+    """How many parameters a tuner trains with its default options."""
+    import torch
+
+    from lca.backbones import untrained
+    from lca.tuning import tuners
+
+    attached = tuners[tuner](tuners[tuner].Options(name=tuner))
+    attached.attach(untrained(backbone), torch.Generator())
+    return sum(parameter.numel() for parameter in attached.parameters().values())
 
 
 def operators_command() -> None:
