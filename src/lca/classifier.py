@@ -12,9 +12,8 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor
 from lca.backbones import Backbone, load_backbone
 from lca.config import Recipe, ViewOptions, validate, validate_recipe
 from lca.data.decoding import ImageLike, LeftOut, decode_all, none_readable
-from lca.data.folders import ReadingReport, case_variants, read_class_folders, read_labelled
+from lca.data.folders import ReadingReport, case_variants, labelled_pairs, read_class_folders, read_labelled
 from lca.data.images import ImageSet, Pixels
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
@@ -35,6 +34,7 @@ from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import fit_temperature
 from lca.features import FeatureExtractor, extract
 from lca.files import State, load_state, save_state, write_atomic
+from lca.history import Lesson, images_learnt, now
 from lca.methods import Phase, methods
 from lca.methods.base import Setting
 from lca.progress import Progress
@@ -69,34 +69,6 @@ class Prediction:
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The most probable classes with their probabilities."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """One entry of a model's history."""
-
-    kind: str
-    """`learn` or `forget`."""
-    when: str | None
-    """None for a task of a benchmark: its outcome must not depend on the clock."""
-    images: dict[str, int]
-    """Images learnt from, by class; empty for `forget`."""
-    new: list[str]
-    """Classes that were not known before; for `forget`, the class that went."""
-    held_out: int = 0
-    """Images kept back to measure on."""
-    right: int = 0
-    """How many of them were named rightly afterwards, among all classes known by then."""
-    called_unknown: int = 0
-    """How many of them were called unknown at the usual limit."""
-    left_out: int = 0
-    """Files that could not be read."""
-    seconds: float | None = None
-
-    @property
-    def accuracy(self) -> float | None:
-        """On the held-out images, in per cent."""
-        return 100 * self.right / self.held_out if self.held_out else None
 
 
 class Journal(Protocol):
@@ -156,9 +128,9 @@ class ContinualClassifier:
         began = time.perf_counter()
         task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
         before = self.state() if journal is None else None
-        known = self._known_before()
+        known = images_learnt(self.history)  # `classes` also holds those of a task that a journal resumes
         new = [name for name in task.classes if name not in known]
-        self.classes += [name for name in new if name not in self.classes]  # a resumed task's are there already
+        self.classes += [name for name in new if name not in self.classes]
         labels = [self.classes.index(name) for name in task.classes]
         try:
             with self.compute.determinism():
@@ -174,7 +146,7 @@ class ContinualClassifier:
             self.method.finish_task()
             self.tasks += 1
             counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
-            lesson = Lesson("learn", _now(), dict(zip(task.classes, counts, strict=True)), new)
+            lesson = Lesson("learn", now(), dict(zip(task.classes, counts, strict=True)), new)
             lesson = replace(lesson, left_out=len(report.left_out), seconds=round(time.perf_counter() - began, 1))
             if journal is not None:
                 lesson = replace(lesson, when=None, seconds=None)
@@ -202,7 +174,7 @@ class ContinualClassifier:
         except BaseException:
             self.load_state(before)
             raise
-        self.history.append(Lesson("forget", _now(), {}, [name]))
+        self.history.append(Lesson("forget", now(), {}, [name]))
 
     def predict(
         self,
@@ -347,13 +319,6 @@ class ContinualClassifier:
             )
         return answers
 
-    def _known_before(self) -> set[str]:
-        """The classes of the finished steps; `classes` also holds those of a task that a journal resumes."""
-        known: set[str] = set()
-        for lesson in self.history:
-            known = known - set(lesson.new) if lesson.kind == "forget" else known | set(lesson.new)
-        return known
-
     def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
         """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""
         features = self.features(images, "held-out images")
@@ -389,7 +354,7 @@ class ContinualClassifier:
         if isinstance(data, str | Path):
             images, report = read_class_folders(Path(data), self.working_size, self.progress)
         else:
-            images, report = read_labelled(_named(data), self.working_size, self.progress)
+            images, report = read_labelled(labelled_pairs(data), self.working_size, self.progress)
         for line in report.lines():
             self._say(line)
         return images, report
@@ -398,26 +363,3 @@ class ContinualClassifier:
         """What a user should know: on the terminal with the progress, and in the log for callers without one."""
         log.warning("%s", line)
         self.progress.line(line)
-
-
-def _named(data: Any) -> list[tuple[ImageLike, str]]:
-    """(image, label) pairs with the labels' names, from a list or any data set."""
-    whole = data
-    while not hasattr(whole, "classes") and hasattr(whole, "dataset"):
-        whole = whole.dataset  # torch's Subset
-    names = getattr(whole, "classes", None)
-    pairs = [data[number] for number in range(len(data))]
-    return [(image, _name(label, names)) for image, label in pairs]
-
-
-def _name(label: Any, names: Sequence[str] | None) -> str:
-    """The name behind a label; what is neither name nor number is left for the reader to refuse."""
-    if isinstance(label, np.generic) or (isinstance(label, np.ndarray | Tensor) and label.ndim == 0):
-        label = label.item()
-    if isinstance(label, int):
-        label = str(names[label] if names else label)
-    return label
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -15,8 +15,9 @@ from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet
 from lca.errors import LcaError
 
 if TYPE_CHECKING:
-    from lca.classifier import ContinualClassifier, Lesson, Prediction
+    from lca.classifier import ContinualClassifier, Prediction
     from lca.data.decoding import LeftOut
+    from lca.history import Lesson
     from lca.progress import Progress
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,6 +116,26 @@ def read_class_folders(root: Path, working_size: int, progress: Progress) -> tup
     if not pairs and not report.left_out:
         raise LcaError(f"{name_of(root)}: none of its folders holds an image; {LAYOUT}")
     return _read(pairs, tuple(files), working_size, progress, report), report
+
+
+def labelled_pairs(data: Any) -> list[tuple[ImageLike, str]]:
+    """(image, label) pairs with the labels' names, from a list of them or any data set.
+
+    A data set such as torchvision's gives numbers and names them in `classes`; torch's `Subset` has it in `dataset`.
+    """
+    whole = data
+    while not hasattr(whole, "classes") and hasattr(whole, "dataset"):
+        whole = whole.dataset
+    names = getattr(whole, "classes", None)
+
+    def name(label: Any) -> str:
+        if isinstance(label, np.generic) or (isinstance(label, np.ndarray | Tensor) and label.ndim == 0):
+            label = label.item()
+        if isinstance(label, int):
+            label = str(names[label] if names else label)
+        return label  # what is neither a name nor a number is left for `read_labelled` to refuse
+
+    return [(image, name(label)) for image, label in (data[number] for number in range(len(data)))]
 
 
 def read_labelled(

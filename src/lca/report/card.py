@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lca.history import Lesson, images_learnt
 from lca.report.tables import markdown_table
 
 HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable")
@@ -12,12 +13,7 @@ HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable")
 def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -> dict[str, Any]:
     """The facts of a saved model, as JSON. `meta` is its JSON, `sizes` the tensor bytes of its parts."""
     recipe, history = meta["recipe"], meta["history"]
-    images: dict[str, int] = {}
-    for lesson in history:
-        for name, count in lesson["images"].items():
-            images[name] = images.get(name, 0) + count
-        for name in lesson["new"] if lesson["kind"] == "forget" else ():
-            images.pop(name, None)
+    images = images_learnt(Lesson(**lesson) for lesson in history)
     held_out = sum(lesson["held_out"] for lesson in history)
     called_unknown = sum(lesson["called_unknown"] for lesson in history)
     last = next((lesson for lesson in reversed(history) if lesson["held_out"]), None)
