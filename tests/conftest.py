@@ -1,105 +1,33 @@
-"""Shared parts of the tests: tiny real vision transformers, tiny images, tasks and settings."""
+"""Fixtures of all tests; what they build is in parts.py."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import timm
 import torch
 from hypothesis import settings
 from timm.models import VisionTransformer
 
 from lca.backbones import Backbone
-from lca.config import AugmentOptions, TrainingOptions, TuningOptions
-from lca.data.images import ImageSet, Pixels
+from lca.config import TuningOptions
+from lca.data.images import ImageSet
 from lca.data.streams import Task
-from lca.data.views import Preprocessing
-from lca.device import Compute
 from lca.features import FeatureExtractor
 from lca.methods.base import Setting
-from lca.progress import Progress
-from lca.tuning import tuners
-
-SMALL_TUNING: dict[str, dict[str, Any]] = {
-    "lora": {"rank": 4, "alpha": 8.0},
-    "adapter": {"bottleneck": 4},
-    "vpt": {"tokens": 3},
-    "prefix": {"tokens": 3, "layers": (0, 1)},
-    "prompt": {"tokens": 3},
-    "peft:ia3": {"options": {"target_modules": ["qkv"], "feedforward_modules": []}},
-}
+from parts import (
+    build_backbone,
+    build_extractor,
+    build_images,
+    build_setting,
+    build_task,
+    build_vit,
+    tuning_options,
+)
 
 torch.set_num_threads(1)
 settings.register_profile("lca", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("lca")
-
-SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 0}
-VITS = {
-    "plain": "vit_tiny_patch16_224",
-    "distilled": "deit_tiny_distilled_patch16_224",
-    "registers_average": "vit_little_patch16_reg4_gap_256",
-    "registers_class_token": "vit_small_patch14_reg4_dinov2",
-    "attention_pool": "vit_base_patch16_siglip_224",
-}
-"""Kinds of timm transformers, each built in a tiny shape."""
-
-
-def build_vit(kind: str = "plain", seed: int = 0, **changes: Any) -> VisionTransformer:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        vit = timm.create_model(VITS[kind], **{**SHAPE, **changes})
-        for parameter in vit.parameters():  # zeros and ones of the initialisation would hide mistakes
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    return vit.requires_grad_(False).eval()
-
-
-def build_backbone(kind: str = "plain", interpolation: str = "bicubic") -> Backbone:
-    half = (0.5, 0.5, 0.5)
-    return Backbone(build_vit(kind), Preprocessing(32, half, half, interpolation), kind, "0" * 64)
-
-
-def build_images(classes: tuple[str, ...], per_class: int | list[int] = 6, seed: int = 0) -> ImageSet:
-    """Noisy images with a colour gradient of their class, so that the classes can be told apart."""
-    random = torch.Generator().manual_seed(seed)
-    counts = [per_class] * len(classes) if isinstance(per_class, int) else per_class
-    ramp = torch.linspace(0, 1, 32)
-    images, labels = [], []
-    for label, (name, count) in enumerate(zip(classes, counts, strict=True)):
-        own = torch.Generator().manual_seed(sum(name.encode()) * 7919)
-        colours, slopes = torch.rand(3, 1, 1, generator=own), torch.rand(3, 2, generator=own) - 0.5
-        clean = colours + slopes[:, :1, None] * ramp[None, :, None] + slopes[:, 1:, None] * ramp[None, None]
-        for _ in range(count):
-            noisy = clean + 0.15 * torch.randn(3, 32, 32, generator=random)
-            images.append((noisy.clamp(0, 1) * 255).to(torch.uint8))
-            labels.append(label)
-    return ImageSet(Pixels.of(images), torch.tensor(labels), classes)
-
-
-def build_task(index: int, classes: tuple[str, ...], per_class: int | list[int] = 6) -> Task:
-    return Task(index, classes, build_images(classes, per_class, seed=100 + index))
-
-
-def tuning_options(name: str = "lora", **changes: Any) -> TuningOptions:
-    return tuners[name].Options(**{"name": name, **SMALL_TUNING.get(name, {}), **changes})
-
-
-def build_extractor(tuning: TuningOptions | None = None, kind: str = "plain", seed: int = 3) -> FeatureExtractor:
-    chosen = tuning or tuning_options()
-    return FeatureExtractor(build_backbone(kind), chosen, seed, Compute.choose("cpu"), centre_crop=1.0)
-
-
-def build_setting(
-    training: TrainingOptions | None = None,
-    augment: AugmentOptions | None = None,
-    tuning: TuningOptions | None = None,
-    seed: int = 3,
-    kind: str = "plain",
-) -> Setting:
-    training = training or TrainingOptions(epochs=2, batch_size=4, lr=0.05)
-    augment = augment or AugmentOptions(crop_scale=(0.5, 1.0))
-    return Setting(build_extractor(tuning, kind, seed), training, augment, seed, Progress())
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import tiny
-from conftest import VITS, build_backbone, build_task
 from lca import ContinualClassifier, LcaError
 from lca import export as shipping
 from lca.config import ViewOptions, validate_recipe
 from lca.data.decoding import decode
 from lca.data.images import Pixels
 from lca.data.views import evaluation_view
+from parts import VITS, build_backbone, build_task
 
 QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "best", **tiny.QUICK}]}}
 TUNINGS = {name: {"name": name, **tiny.SMALL_TUNING.get(name, {})} for name in tiny.TUNERS}
