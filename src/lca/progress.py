@@ -1,5 +1,6 @@
 """Progress of anything over a few seconds: bars with rate and remaining time on a terminal, plain lines elsewhere."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+_log = logging.getLogger("lca")
 
 
 class Progress:
@@ -27,9 +30,21 @@ class Progress:
     def line(self, text: str) -> None:
         """One line of news."""
 
+    def warning(self, text: str) -> None:
+        """What a user must know even when progress is silent."""
+        _log.warning("%s", text)
+
 
 class Advance(Protocol):
     def __call__(self, units: int) -> None: ...
+
+
+class QuietProgress(Progress):
+    """No bars and no news, only what a user must know, on standard error."""
+
+    def warning(self, text: str) -> None:
+        super().warning(text)
+        print(text, file=sys.stderr, flush=True)
 
 
 class LineProgress(Progress):
@@ -57,6 +72,10 @@ class LineProgress(Progress):
     def line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
+    def warning(self, text: str) -> None:
+        super().warning(text)
+        self.line(text)
+
 
 class BarProgress(Progress):
     """Bars for a terminal."""
@@ -77,7 +96,13 @@ class BarProgress(Progress):
             rich_progress.TextColumn("{task.fields[rate]}"),
             rich_progress.TimeRemainingColumn(),
         )
-        with rich_progress.Progress(*columns, console=self._console, transient=True) as bars:
+        with rich_progress.Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,  # rich would send what is printed to the bars' console, which is standard error
+            redirect_stderr=False,
+        ) as bars:
             bar = bars.add_task(what, total=total, rate="")
 
             def advance(units: int) -> None:
@@ -90,9 +115,13 @@ class BarProgress(Progress):
     def line(self, text: str) -> None:
         self._console.print(text, highlight=False)
 
+    def warning(self, text: str) -> None:
+        super().warning(text)
+        self.line(text)
+
 
 def choose_progress(quiet: bool = False) -> Progress:
-    """Bars on a terminal, lines elsewhere, nothing when quiet."""
+    """Bars on a terminal, lines elsewhere, only warnings when quiet."""
     if quiet:
-        return Progress()
+        return QuietProgress()
     return BarProgress() if sys.stderr.isatty() else LineProgress()
