@@ -92,6 +92,11 @@ class BranchSet:
             for label in labels.unique().tolist():
                 self.distances[name].observe(label, apart[labels == label])
 
+    def correct_distances(self, features: Tensor, labels: Tensor) -> None:
+        """Let images of the last task that were held out correct how far known images lie."""
+        for name, memory in self.memories.items():
+            self.distances[name].correct(labels.cpu(), memory.mahalanobis(features.cpu()).amin(1))
+
     def forget(self, label: int) -> None:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
         for heads in self.heads.values():

@@ -326,6 +326,7 @@ class ContinualClassifier:
         for branch in self.method.branches():
             logits = self.logits(features, branch).cpu()
             self.temperatures[branch] = fit_temperature(logits, labels, self.temperatures.get(branch, 1.0))
+        self.method.correct_distances(features, labels)
         right = int((self.logits(features).argmax(1).cpu() == labels).sum())
         distances = self.method.percentiles(features, self.branch)
         unknown = 0 if distances is None else int((distances.amin(1) >= UNKNOWN_AT).sum())

@@ -28,7 +28,7 @@ from lca.gaussians import GaussianMemory
 from lca.methods.base import Method
 from lca.tuning.lora import LoraOptions, write_peft
 from lca.tuning.peft_library import PeftOptions, make_config
-from lca.unknown import KnownDistances
+from lca.unknown import FARTHEST, KnownDistances
 
 OPSET = 18
 ONNX_LIMIT = 2**31
@@ -79,7 +79,7 @@ class NearestClass(nn.Module):
         nearest = squared.amin(1).clamp(min=0)
         inside = ((nearest[:, None] - self.points) / self.widths).clamp(0, 1) @ self.rises
         tail = self.beyond * (self.farthest / nearest.clamp(min=self.farthest)) ** self.steepness
-        return 100 * torch.where(nearest > self.farthest, 1 - tail, inside)
+        return (100 * torch.where(nearest > self.farthest, 1 - tail, inside)).clamp(max=FARTHEST)
 
 
 class Deployed(nn.Module):

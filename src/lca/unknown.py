@@ -15,8 +15,14 @@ from torch import Tensor
 
 from lca.files import Part
 
-KEPT = 32
+EDGES = torch.cat([torch.arange(16) * 0.05, 0.8 + torch.arange(8) * 0.02, 0.96 + torch.arange(9) * 0.005]).double()
+"""Of a class with many images, the middles of these quantile intervals are kept: finer where unknown things begin."""
+KEPT = len(EDGES) - 1
 """Distances kept per class: all of a class with so few images, quantiles of a larger one."""
+STEADINESS = 10
+"""Held-out images needed before they count as much as what was expected."""
+FARTHEST = 99.999
+"""No percentile exceeds this one, so that a limit of 100 calls nothing unknown."""
 
 
 class KnownDistances:
@@ -49,8 +55,25 @@ class KnownDistances:
         self._counts[label] = round(float(weights.sum()))
         if len(values) > KEPT:
             inside = (weights[order].cumsum(0) - weights[order] / 2) / weights.sum()
-            values = values[torch.searchsorted(inside, _midpoints(KEPT)).clamp(max=len(values) - 1)]
+            values = values[torch.searchsorted(inside, (EDGES[1:] + EDGES[:-1]) / 2).clamp(max=len(values) - 1)]
         self._values[label] = values.float()
+
+    def correct(self, labels: Tensor, distances: Tensor) -> None:
+        """Stretch the distances of the classes `labels` (n,) by what images of them that were held out show (n,).
+
+        The backbone was fitted on the images that were learnt, so they lie nearer than others even when they are left
+        out of the statistics. The factor is the ratio of the geometric means, held back while there are few images.
+        """
+        present = [label for label in labels.unique().tolist() if label in self._values]
+        measured = distances[torch.isin(labels, torch.tensor(present))].double().cpu().clamp(min=1e-30).log()
+        if not len(measured):
+            return
+        weights = torch.cat([self._weights(label) for label in present])
+        expected = torch.cat([self._values[label].double() for label in present]).clamp(min=1e-30).log()
+        shift = measured.mean() - (weights * expected).sum() / weights.sum()
+        factor = float((shift * len(measured) / (len(measured) + STEADINESS)).exp())
+        for label in present:
+            self._values[label] = self._values[label] * factor
 
     def forget(self, label: int) -> None:
         """Remove a class; the labels above move down by one."""
@@ -75,7 +98,7 @@ class KnownDistances:
         share = ((asked - low) / (high - low).clamp(min=1e-30)).clamp(0, 1)
         inside = heights[upper - 1] + share * (heights[upper] - heights[upper - 1])
         tail = (1 - heights[-1]) * (points[-1] / asked.clamp(min=1e-30)).clamp(max=1) ** steepness
-        return (100 * torch.where(asked > points[-1], 1 - tail, inside)).float()
+        return (100 * torch.where(asked > points[-1], 1 - tail, inside)).clamp(max=FARTHEST).float()
 
     def table(self) -> tuple[Tensor, Tensor, float] | None:
         """The distribution function: squared distances from 0 up, its heights there, and the power of its tail."""
@@ -104,12 +127,8 @@ class KnownDistances:
 
     def _weights(self, label: int) -> Tensor:
         """How many images each kept value stands for."""
-        values = self._values[label]
-        return torch.full((len(values),), self._counts[label] / len(values), dtype=torch.float64)
-
-
-def _midpoints(count: int) -> Tensor:
-    return (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        count = self._counts[label]
+        return torch.ones(count, dtype=torch.float64) if count <= KEPT else count * EDGES.diff()
 
 
 def _deviation(values: Tensor, weights: Tensor) -> Tensor:

@@ -116,6 +116,11 @@ class Method(ABC):
         """The class statistics that `percentiles` reads, for export; None where there are none."""
         return None
 
+    def correct_distances(self, features: Tensor, labels: Tensor) -> None:
+        """Correct what `percentiles` compares with by images of the last task that were held out, where there are
+        statistics to correct."""
+        return
+
     def forget(self, label: int) -> None:
         """Remove a class from heads and statistics; the labels above move down by one."""
         raise LcaError(f"method {self.options.name!r} has no way to forget a class")

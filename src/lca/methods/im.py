@@ -107,6 +107,9 @@ class IncrementalMerging(Method):
     def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
         return self.branch_set.statistics(branch)
 
+    def correct_distances(self, features: Tensor, labels: Tensor) -> None:
+        self.branch_set.correct_distances(features, labels)
+
     def forget(self, label: int) -> None:
         """The backbone stays as it is; the heads of the classes that are left are aligned again."""
         self.heads.forget(label)
