@@ -416,16 +416,27 @@ def test_the_same_image_under_two_labels_is_reported_and_kept(tmp_path):
     ]
 
 
-def test_copies_within_a_class_are_only_counted(tmp_path):
+def test_copies_within_a_class_are_taken_once(tmp_path):
     for name in ("1.png", "2.png", "deep/3.png"):
         paint(tmp_path / "a" / name, 5)
     fill(tmp_path / "a", 2, 1)
     paint(tmp_path / "b" / "1.png", 5)
     images, report = read(tmp_path)
-    assert counts(images) == [5, 1]
+    assert counts(images) == [3, 1]
+    assert report.read == 4
     assert report.repeated == 2
+    assert report.as_json()["repeated"] == 2
     assert [len(group) for group in report.duplicates] == [4]
-    assert any(line.startswith("exact copies within a class") and line.endswith(": 2") for line in report.lines())
+    assert "exact copies within a class, taken once: 2" in report.lines()
+
+
+def test_animated_copies_are_counted_once(tmp_path):
+    frames = [Image.new("RGB", (6, 6), (each, 0, 0)) for each in (10, 200)]
+    for name in ("1.gif", "2.gif"):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        frames[0].save(tmp_path / "a" / name, save_all=True, append_images=frames[1:])
+    _, report = read(tmp_path)
+    assert (report.read, report.repeated, report.several_frames) == (1, 1, 1)
 
 
 def test_images_of_equal_bytes_but_other_shape_are_no_copies():
@@ -475,7 +486,7 @@ def test_pairs_are_handled_as_folders_are(tmp_path):
     ]
     images, report = read_labelled(pairs, 64, Progress())
     assert images.classes == ("Cat", "cat", composed)
-    assert counts(images) == [1, 2, 2]
+    assert counts(images) == [1, 1, 2]
     assert [each.what for each in report.left_out] == ["image 2", str(tmp_path / "gone.png")]
     assert report.empty_classes == ["lost"]
     assert report.case_only == [["Cat", "cat"]]
@@ -502,10 +513,18 @@ def test_pairs_that_are_none():
 # the report
 
 
+def test_only_left_out_files_are_named_at_length():
+    cases = [[f"X{number}", f"x{number}"] for number in range(9)]
+    lines = ReadingReport(case_only=cases).lines()
+    assert lines[1:] == [*(f"  'X{n}', 'x{n}'" for n in range(5)), "  and 4 more"]
+    left_out = [LeftOut(f"{number}.jpg", "is empty") for number in range(20)]
+    assert len(ReadingReport(left_out=left_out).lines()) == 21
+
+
 def full_report():
     report = ReadingReport(
         read=20,
-        left_out=[LeftOut(f"{number}.jpg", "is empty") for number in range(9)],
+        left_out=[LeftOut(f"{number}.jpg", "is empty") for number in range(29)],
         other_files=[f"{number}.txt" for number in range(7)],
         empty_classes=["nothing"],
         joined=[["x/é", "x/é"]],
@@ -519,14 +538,14 @@ def full_report():
 
 def test_lines_name_a_few_files_and_count_the_rest():
     lines = full_report().lines()
-    assert lines[:7] == ["9 files or images left out:", *(f"  {n}.jpg is empty" for n in range(5)), "  and 4 more"]
+    assert lines[:22] == ["29 files or images left out:", *(f"  {n}.jpg is empty" for n in range(20)), "  and 9 more"]
     assert lines[-1] == "7 other files passed over: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more"
 
 
 def test_the_report_as_json():
     assert json.loads(json.dumps(full_report().as_json())) == {
         "read": 20,
-        "left_out": [{"what": f"{number}.jpg", "reason": "is empty"} for number in range(9)],
+        "left_out": [{"what": f"{number}.jpg", "reason": "is empty"} for number in range(29)],
         "other_files": [f"{number}.txt" for number in range(7)],
         "empty_classes": ["nothing"],
         "joined": [["x/é", "x/é"]],

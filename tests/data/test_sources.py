@@ -10,7 +10,7 @@ from lca.config import DataOptions
 from lca.data.folders import read_class_folders
 from lca.data.sources import load_source, read_card, sources, working_size
 from lca.errors import LcaError
-from lca.progress import Progress
+from lca.progress import LineProgress, Progress
 
 
 def fill(folder, count, colour=0):
@@ -206,6 +206,15 @@ def test_a_class_missing_in_one_part_is_an_error(tmp_path):
     fill(tmp_path / "train" / "b", 2)
     with pytest.raises(LcaError, match=r"test: no folder for the classes \['b'\]"):
         read(tmp_path)
+
+
+def test_copies_within_a_class_of_a_data_set_stay(tmp_path, capsys):
+    fill(tmp_path / "a", 4)
+    for path in sorted((tmp_path / "a").iterdir()):
+        path.with_name(f"copy-{path.name}").write_bytes(path.read_bytes())
+    source = load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, LineProgress())
+    assert len(source.train) + len(source.test) == 8
+    assert "exact copies within a class, which count like any other image: 4" in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("where", ["missing", "file", "bare"])

@@ -24,6 +24,8 @@ CLUTTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@ea
 """What systems leave in folders of photos, in lower case; like all names with a dot in front it is passed over."""
 NAMED = 5
 """Files that a line names before it only counts."""
+NAMED_LEFT_OUT = 20
+"""Images left out that are named: a user will want to mend these."""
 LONGEST_NAME = 160
 """Characters of a name or a reason that a line shows."""
 LAYOUT = "expected one folder of images per class, such as cat/1.jpg, cat/2.jpg and dog/1.jpg"
@@ -33,6 +35,8 @@ LAYOUT = "expected one folder of images per class, such as cat/1.jpg, cat/2.jpg 
 class ReadingReport:
     """What came of reading labelled images."""
 
+    copies_once: bool = False
+    """Whether exact copies within a class are taken once, as for a lesson, or stay, as in a data set to compare on."""
     read: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
     """Images and folders that could not be read."""
@@ -63,10 +67,10 @@ class ReadingReport:
         """What a user should know, for a terminal; nothing when all is well."""
         lines: list[str] = []
 
-        def block(title: str, items: list[str]) -> None:
+        def block(title: str, items: list[str], named: int = NAMED) -> None:
             if items:
-                more = [f"  and {len(items) - NAMED} more"] if len(items) > NAMED else []
-                lines.extend([title, *(f"  {each}" for each in items[:NAMED]), *more])
+                more = [f"  and {len(items) - named} more"] if len(items) > named else []
+                lines.extend([title, *(f"  {each}" for each in items[:named]), *more])
 
         def line(text: str, names: Sequence[str]) -> None:
             if names:
@@ -75,6 +79,7 @@ class ReadingReport:
         block(
             f"{_count(self.left_out, 'file or image', 'files or images')} left out:",
             [f"{_short(each.what)} {_short(each.reason)}" for each in self.left_out],
+            NAMED_LEFT_OUT,
         )
         line("classes without a readable image, left out", self.empty_classes)
         block(
@@ -87,7 +92,8 @@ class ReadingReport:
         )
         block("read as one class, as their names look the same:", [_some(group) for group in self.joined])
         if self.repeated:
-            lines.append(f"exact copies within a class, which count like any other image: {self.repeated}")
+            treated = "taken once" if self.copies_once else "which count like any other image"
+            lines.append(f"exact copies within a class, {treated}: {self.repeated}")
         if self.several_frames:
             lines.append(f"{self.several_frames} animated or of several pages; the first of each counts")
         line(f"{_count(self.other_files, 'other file')} passed over", self.other_files)
@@ -109,8 +115,9 @@ class ReadingReport:
 
 
 def read_class_folders(root: Path, working_size: int, progress: Progress) -> tuple[ImageSet, ReadingReport]:
-    """All images below a folder that holds one folder per class. Classes without a readable image are left out."""
-    report = ReadingReport()
+    """All images below a folder that holds one folder per class, copies within a class once. Classes without a
+    readable image are left out."""
+    report = ReadingReport(copies_once=True)
     files = class_files(root, report)
     pairs = [(path, name) for name, paths in files.items() for path in paths]
     if not pairs and not report.left_out:
@@ -141,7 +148,7 @@ def labelled_pairs(data: Any) -> list[tuple[ImageLike, str]]:
 def read_labelled(
     pairs: Sequence[tuple[ImageLike, str]], working_size: int, progress: Progress
 ) -> tuple[ImageSet, ReadingReport]:
-    """The images of (image, label) pairs. Classes without a readable image are left out."""
+    """The images of (image, label) pairs, copies within a class once. Classes without a readable image are left out."""
     if not len(pairs):
         raise LcaError("there is nothing to learn: the list of (image, label) pairs is empty")
     spellings: dict[str, set[str]] = defaultdict(set)
@@ -149,7 +156,8 @@ def read_labelled(
         if not isinstance(label, str) or not label:
             raise LcaError(f"a label is {label!r}; expected the name of a class, such as 'cat'")
         spellings[class_name(label)].add(printable(label))
-    report = ReadingReport(joined=[sorted(group) for group in spellings.values() if len(group) > 1])
+    joined = [sorted(group) for group in spellings.values() if len(group) > 1]
+    report = ReadingReport(copies_once=True, joined=joined)
     named = [(image, class_name(label)) for image, label in pairs]
     return _read(named, tuple(sorted(spellings)), working_size, progress, report), report
 
@@ -163,9 +171,12 @@ def decode_labelled(
     for number, ((image, label), result) in enumerate(zip(pairs, results, strict=True), 1):
         if isinstance(result, LeftOut):
             report.left_out.append(result)
-        else:
+            continue
+        copies = report.copies[result.digest]
+        repeated = any(label == other for _, other in copies)
+        copies.append((name_of(image, number), label))
+        if not (repeated and report.copies_once):
             kept.append((result.pixels, label))
-            report.copies[result.digest].append((name_of(image, number), label))
             report.several_frames += result.several_frames
     report.read += len(kept)
     return kept
