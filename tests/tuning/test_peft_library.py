@@ -131,6 +131,28 @@ def test_options_change_the_tuner(make_vit):
     assert shapes == [{(2, 24), (72, 2)}, {(3, 24), (72, 3)}]
 
 
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("ia3", ["attn.qkv"]), ("lora", ["attn.qkv"]), ("loha", ["attn.qkv"]), ("ln_tuning", ["norm1", "norm2"])],
+)
+def test_without_options_the_layers_are_chosen(make_vit, name, layers):
+    recipe = load_recipe("best", [f"tuning=peft:{name}"])
+    tuner = PeftTuning(recipe.tuning)
+    tuner.attach(make_vit(), torch.Generator())
+    assert tuner.parameters()
+    for parameter in tuner.parameters():
+        assert any(f".{layer}." in parameter for layer in layers), parameter
+    assert all(any(f".{layer}." in parameter for parameter in tuner.parameters()) for layer in layers)
+
+
+def test_given_layers_are_kept(make_vit):
+    tuned = attached(make_vit(), "ia3", {"target_modules": ["fc1"]}).tensors()
+    assert tuned
+    assert all(".mlp.fc1." in each for each in tuned)
+    weights = {"target_parameters": ["mlp.fc1.weight"]}  # another way to choose
+    assert not any(".qkv." in each for each in attached(make_vit(), "lora", weights).tensors())
+
+
 def section(**tuning):
     return validate_recipe({"tuning": tuning})
 
@@ -161,6 +183,13 @@ def test_overrides_reach_the_options():
         ({"name": "peft:lora", "options": {"inference_mode": True}}, "no option 'inference_mode'"),
         ({"name": "peft:adalora", "options": QKV}, "total_step"),
         ({"name": "peft:ia3", "option": {}}, "unknown key 'option'; did you mean 'options'"),
+        (
+            {"name": "peft:ia3", "target_modules": ["qkv"]},
+            "tuning: 'target_modules' is an option of peft:ia3: put it under tuning.options",
+        ),
+        ({"name": "peft:lora", "r": 4}, "tuning: 'r' is an option of peft:lora: put it under tuning.options"),
+        ({"name": "peft:lora", "rnk": 4}, "unknown key 'rnk'"),
+        ({"name": "peft:ia4", "r": 4}, "unknown key 'r'"),
         ({"name": "pfet:ia3"}, "unknown tuner 'pfet:ia3'; did you mean 'peft:NAME'"),
     ],
 )
@@ -171,7 +200,7 @@ def test_mistakes_are_named(tuning, message):
 
 def test_layers_that_are_not_there_are_an_error_and_leave_nothing(make_vit):
     vit, plain = make_vit(), make_vit()
-    for options in ({}, {"target_modules": ["query"]}, {"target_modules": ["qkv"], "init_lora_weights": "nonsense"}):
+    for options in ({"target_modules": ["query"]}, {"target_modules": ["qkv"], "init_lora_weights": "nonsense"}):
         with pytest.raises(LcaError, match="peft:lora does not fit this transformer"):
             attached(vit, "lora", options)
         assert list(vit.state_dict()) == list(plain.state_dict())

@@ -60,7 +60,11 @@ def tuners_command(
     for name in tuners:
         trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
         _entry(name, _summary(tuners[name]) + trained)
-    _entry("peft:NAME", 'A tuner of the peft library, such as peft:ia3 (needs `pip install "lca[peft]"`).')
+    _entry(
+        "peft:NAME",
+        "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
+        'Needs `pip install "lca[peft]"`.',
+    )
 
 
 def _trained(tuner: str, backbone: str) -> int:

@@ -17,7 +17,7 @@ class FullOptions(TuningOptions):
 
 @tuners.register("full")
 class FullTuning(Tuner):
-    """All of the transformer's parameters; `detach` puts the pre-trained values back."""
+    """Every parameter of the transformer."""
 
     Options: ClassVar = FullOptions
 

@@ -1,10 +1,12 @@
 """The peft library's tuners as `peft:NAME`, an extra (`pip install lca[peft]`): `peft:ia3`, `peft:loha`, `peft:oft`.
 
 NAME is one of the library's types, and `options` is what its configuration takes. Layers are chosen by `target_modules`
-as the library does it: `proj` also means the convolution of the patches, `attn.proj` does not. The library
-takes seconds to import, so nothing here imports it before such a tuner is named in a recipe.
+as the library does it: `proj` also means the convolution of the patches, `attn.proj` does not; by default they are the
+`qkv` of every block. The library takes seconds to import, so nothing here imports it before such a tuner is named in a
+recipe.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from types import ModuleType
 from typing import Any, ClassVar
@@ -21,12 +23,30 @@ from lca.tuning.base import Tuner, replace_module
 
 _UNFIT = {"POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
 """Types that need task numbers, other adapters or token indices beside the images."""
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "IA3": {"target_modules": ["qkv"], "feedforward_modules": []},
+    "LN_TUNING": {"target_modules": ["norm1", "norm2"]},
+}
+"""What the library knows for language models only; all other types start with the `qkv` layers."""
 
 
 class PeftOptions(TuningOptions):
     name: str = Field(pattern=r"^peft:.+")
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the library's configuration, for example `{target_modules: [qkv], r: 8}`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_their_place(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and (others := [key for key in value if key not in cls.model_fields]):
+            name = str(value.get("name"))
+            try:
+                known = _option_names(_config_type(name))
+            except LcaError:
+                return value  # the name is the mistake
+            if misplaced := [key for key in others if key in known]:
+                raise ValueError(f"{misplaced[0]!r} is an option of {name}: put it under tuning.options")
+        return value
 
     @field_validator("name")
     @classmethod
@@ -105,7 +125,22 @@ class PeftTuning(Tuner):
 
 def make_config(options: PeftOptions) -> Any:
     """The library's configuration object; what it does not know is an error that names the nearest it does."""
-    library, wanted = _library(), options.name.partition(":")[2].upper()
+    kind = _config_type(options.name)
+    names = _option_names(kind)
+    if unknown := [key for key in options.options if key not in names]:
+        raise LcaError(f"{options.name} has no option {unknown[0]!r}; {nearest(unknown[0], names)}")
+    defaults = {}
+    if "target_parameters" not in options.options:  # the library's other way to say what is tuned
+        defaults = _DEFAULTS.get(_type_name(options.name), {"target_modules": ["qkv"]})
+    try:
+        return kind(**{key: value for key, value in defaults.items() if key in names} | options.options)
+    except (ValueError, TypeError) as error:
+        raise LcaError(f"{options.name}: {error}") from error
+
+
+def _config_type(name: str) -> Any:
+    """The library's class of configurations for `peft:NAME`."""
+    library, wanted = _library(), _type_name(name)
     types = {
         each.value: library.PEFT_TYPE_TO_CONFIG_MAPPING[each]
         for each, tuner in library.PEFT_TYPE_TO_TUNER_MAPPING.items()
@@ -116,14 +151,17 @@ def make_config(options: PeftOptions) -> Any:
     if wanted not in types:
         known = nearest(wanted.lower(), [each.lower() for each in types])
         raise LcaError(f"peft has no type {wanted.lower()!r} that works on single layers of a transformer; {known}")
-    names = {field.name for field in fields(types[wanted]) if field.init}
-    names -= {field.name for field in fields(library.PeftConfig)}  # where a model came from, not how it is tuned
-    if unknown := [key for key in options.options if key not in names]:
-        raise LcaError(f"{options.name} has no option {unknown[0]!r}; {nearest(unknown[0], names)}")
-    try:
-        return types[wanted](**options.options)
-    except (ValueError, TypeError) as error:
-        raise LcaError(f"{options.name}: {error}") from error
+    return types[wanted]
+
+
+def _type_name(name: str) -> str:
+    return name.partition(":")[2].upper()
+
+
+def _option_names(kind: Any) -> set[str]:
+    """What a configuration takes, without where a model came from."""
+    names = {field.name for field in fields(kind) if field.init}
+    return names - {field.name for field in fields(_library().PeftConfig)}
 
 
 def _library() -> ModuleType:
