@@ -225,6 +225,31 @@ def test_predicting_what_is_no_image(tmp_path, taught):
         taught.predict([tmp_path / "missing.png"])
 
 
+def test_unreadable_images_among_readable_ones(tmp_path, taught):
+    (tmp_path / "empty.png").touch()
+    images = [photo("red", 5), tmp_path / "empty.png", photo("blue", 5)]
+    with pytest.raises(LcaError, match=r"1 of 3 images could not be read:\n.*empty\.png is empty"):
+        taught.predict(images)
+    first, second, third = taught.try_predict(images)
+    assert (first.label, third.label) == ("red", "blue")
+    assert "is empty" in second.reason
+
+
+def test_a_model_that_carries_its_backbone_does_not_tell_where_the_weights_lay(tmp_path, taught):
+    weights = tmp_path / "secret place" / "vit.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes((EMBEDDED / "vit_pico_patch8_64.safetensors").read_bytes())
+    model = build(backbone={"weights": str(weights)}, tuning="none")
+    model.learn(pairs("red", "blue"))
+    model.save(tmp_path / "plain")
+    assert "secret" not in (tmp_path / "plain" / "README.md").read_text()
+    assert "vit.safetensors" in (tmp_path / "plain" / "README.md").read_text()
+    model.bundle = True
+    model.save(tmp_path / "carrying")
+    assert "secret" not in "".join(path.read_text() for path in (tmp_path / "carrying").glob("*.[jm][sd]*"))
+    assert torch.equal(logits(ContinualClassifier.load(tmp_path / "carrying")), logits(model))
+
+
 def test_an_unknown_branch_is_named(taught):
     with pytest.raises(LcaError, match=r"no branch 'lca'; there are \['none', 'best'\]"):
         taught.predict([photo("red")], branch="lca")

@@ -8,7 +8,6 @@ model.save("model")
 model = ContinualClassifier.load("model")
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
 from lca.config import Recipe, ViewOptions, validate, validate_recipe
-from lca.data.decoding import ImageLike, LeftOut, decode_all, none_readable
+from lca.data.decoding import ImageLike, LeftOut, decode_all, unreadable_images
 from lca.data.folders import ReadingReport, case_variants, labelled_pairs, read_class_folders, read_labelled
 from lca.data.images import ImageSet, Pixels
 from lca.data.sources import working_size
@@ -31,7 +30,7 @@ from lca.data.views import Preprocessing
 from lca.device import Compute, versions
 from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
-from lca.evaluation.calibration import fit_temperature
+from lca.evaluation.calibration import calibration_error, fit_temperature
 from lca.features import FeatureExtractor, extract
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
@@ -43,8 +42,6 @@ from lca.report.card import facts_of, model_card
 Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]
 """A folder with one folder per class, a set of images, or (image, label) pairs; also any data set that gives such pairs
 and names its labels in `classes`, as torchvision's do."""
-log = logging.getLogger(__name__)
-
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
 UNKNOWN_AT = 99.0
@@ -59,8 +56,8 @@ class Prediction:
     """Calibrated on held-out images, where there were any."""
     probabilities: dict[str, float]
     distance: float | None
-    """How far the image lies from the nearest class: the share of known images, in per cent, that lie nearer to their
-    own class. None where the method keeps no class statistics."""
+    """How far the image lies from the nearest class: the share of known images, in per cent, that lay nearer to a class
+    when they were left out. None where there are no class statistics to compare with."""
     distances: dict[str, float] | None
     """The same for every class."""
     unknown: bool
@@ -116,6 +113,8 @@ class ContinualClassifier:
         self.tasks = 0
         self.history: list[Lesson] = []
         self.temperatures: dict[str, float] = {}
+        self.reading = ReadingReport()
+        """What the last reading of labelled images came upon."""
 
     def learn(self, data: Task | Labelled, journal: Journal | None = None, held_out: float = HELD_OUT) -> Lesson:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
@@ -185,15 +184,28 @@ class ContinualClassifier:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
         An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
-        lie from theirs. `docs/trust.md` says what that means and what it does not.
+        did. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
         """
+        answers = self.try_predict(images, branch, unknown_at)
+        left_out = [each for each in answers if isinstance(each, LeftOut)]
+        if left_out:
+            raise unreadable_images(left_out, len(answers))
+        return [each for each in answers if isinstance(each, Prediction)]
+
+    def try_predict(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        branch: str | None = None,
+        unknown_at: float = UNKNOWN_AT,
+    ) -> list[Prediction | LeftOut]:
+        """As `predict`, but an image that cannot be read gets the reason in its place."""
         alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
         if alone or isinstance(images, str | Path | Image.Image):
             images = [images]  # type: ignore[list-item]
-        decoded = decode_all(images, self.working_size, self.progress)  # type: ignore[arg-type]
-        if bad := [each for each in decoded if isinstance(each, LeftOut)]:
-            raise none_readable(bad)
-        return self._answers(Pixels.of([each for each in decoded if isinstance(each, Tensor)]), branch, unknown_at)
+        decoded = decode_all(images, self.working_size, Progress())  # type: ignore[arg-type]
+        readable = Pixels.of([each for each in decoded if isinstance(each, Tensor)])
+        answers = iter(self._answers(readable, branch, unknown_at))
+        return [each if isinstance(each, LeftOut) else next(answers) for each in decoded]
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
@@ -204,6 +216,12 @@ class ContinualClassifier:
             [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
             tuple(self.classes),
         )
+
+    @property
+    def knows_distances(self) -> bool:
+        """Whether there are statistics that say how far an image lies from every class."""
+        probe = torch.zeros(1, self.extractor.width)
+        return bool(self.classes) and self.method.percentiles(probe, self.branch) is not None
 
     @property
     def working_size(self) -> int:
@@ -268,6 +286,7 @@ class ContinualClassifier:
         sizes = state.bytes_by_part()
         if self.bundle:
             state.parts["backbone"] = self._weights
+            state.meta["recipe"]["backbone"]["weights"] = None  # nobody needs to know where they lay
         save_state(folder, state)
         write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode())
 
@@ -327,20 +346,25 @@ class ContinualClassifier:
             logits = self.logits(features, branch).cpu()
             self.temperatures[branch] = fit_temperature(logits, labels, self.temperatures.get(branch, 1.0))
         self.method.correct_distances(features, labels)
-        right = int((self.logits(features).argmax(1).cpu() == labels).sum())
+        probability, answer = self.probabilities(features).cpu().max(1)
         distances = self.method.percentiles(features, self.branch)
-        unknown = 0 if distances is None else int((distances.amin(1) >= UNKNOWN_AT).sum())
-        return replace(lesson, held_out=len(labels), right=right, called_unknown=unknown)
+        return replace(
+            lesson,
+            held_out=len(labels),
+            right=int((answer == labels).sum()),
+            called_unknown=0 if distances is None else int((distances.amin(1) >= UNKNOWN_AT).sum()),
+            calibration_error=calibration_error(probability, answer == labels),
+        )
 
     def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
+        if not 0 <= held_out < 1:
+            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
         images, report = self._read(data)
         for name, known in case_variants(images.classes, self.classes):
-            self._say(
+            self.progress.warning(
                 f"CHECK: {name!r} is learnt as a new class beside the known {known!r}; if they are the same, "
                 f"forget {name!r}, rename it and teach it again"
             )
-        if not 0 <= held_out < 1:
-            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
         mask = share_mask(images, held_out, self.recipe.seed, SMALLEST)
         rows, kept_back = torch.nonzero(~mask)[:, 0], torch.nonzero(mask)[:, 0]
         return Task(self.tasks, images.classes, images.subset(rows), images.subset(kept_back)), report
@@ -357,10 +381,6 @@ class ContinualClassifier:
         else:
             images, report = read_labelled(labelled_pairs(data), self.working_size, self.progress)
         for line in report.lines():
-            self._say(line)
+            self.progress.warning(line)
+        self.reading = report
         return images, report
-
-    def _say(self, line: str) -> None:
-        """What a user should know: on the terminal with the progress, and in the log for callers without one."""
-        log.warning("%s", line)
-        self.progress.line(line)

@@ -23,6 +23,8 @@ class Lesson:
     """How many of them were named rightly afterwards, among all classes known by then."""
     called_unknown: int = 0
     """How many of them were called unknown at the usual limit."""
+    calibration_error: float | None = None
+    """On the held-out images, at the temperature that was fitted on them, in per cent."""
     left_out: int = 0
     """Files that could not be read."""
     seconds: float | None = None

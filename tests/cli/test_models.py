@@ -66,6 +66,7 @@ def test_learn_makes_a_model_and_teaches_it_on(lca, tmp_path):
     code, out, _ = lca("learn", "m", "a", *FAST)
     assert code == 0
     assert "learnt 2 new classes from 18 images (2 more held out)" in out
+    assert " called unknown)" in out
     assert "among all 2 classes" in out
     digits(tmp_path / "b", {"1": 5, "2": 5})
     code, out, _ = lca("learn", "m", "b", "--quiet", "--json")
@@ -86,7 +87,30 @@ def test_nothing_held_out_is_said(lca, tmp_path):
     code, out, _ = lca("learn", "m", "a", "--held-out", "0", *FAST)
     assert code == 0
     assert "from 20 images (0 more held out)" in out
-    assert "accuracy not measured" in out
+    assert "accuracy is not measured" in out
+    assert "probabilities are not calibrated yet" in out
+    assert "nothing will be called unknown" not in out
+    row = json.loads(lca("predict", "m", "a/0/0.png", "--json")[1])[0]
+    assert row["calibrated"] is False
+
+
+def test_one_image_of_a_class_says_that_nothing_is_unknown(lca, tmp_path):
+    digits(tmp_path / "a", {"0": 1, "1": 1})
+    code, out, _ = lca("learn", "m", "a", *FAST)
+    assert code == 0
+    assert "nothing will be called unknown" in out
+
+
+def test_all_data_at_once_is_taught_once(lca, tmp_path):
+    digits(tmp_path / "a", {"0": 4, "1": 4})
+    joint = [word for word in FAST if not word.startswith("method.align")]
+    joint = [word for place, word in enumerate(joint) if joint[place : place + 2] != ["--set", "--set"]]
+    assert lca("learn", "m", "a", "--set", "method=joint", *joint)[0] == 0
+    before = content(tmp_path / "m")
+    code, _, err = lca("learn", "m", "a")
+    assert code == 2
+    assert "'joint' of m needs all data at once" in err
+    assert content(tmp_path / "m") == before
 
 
 def test_a_broken_file_is_named_and_the_rest_is_learnt(lca, tmp_path):
@@ -94,8 +118,15 @@ def test_a_broken_file_is_named_and_the_rest_is_learnt(lca, tmp_path):
     (tmp_path / "a" / "0" / "broken.png").write_text("no image")
     code, out, err = lca("learn", "m", "a", *FAST[:-1])
     assert code == 0
-    assert "1 files left out" in out
+    assert "1 file left out" in out
     assert "broken.png" in err
+    code, out, err = lca("learn", "m", "a", "--quiet", "--json")
+    assert "broken.png" in err  # also when quiet
+    assert json.loads(out)["reading"]["left_out"][0]["what"] == "a/0/broken.png"
+    code, out, err = lca("evaluate", "m", "a", "--quiet", "--json")
+    assert code == 1
+    assert "broken.png" in err
+    assert json.loads(out)["reading"]["left_out"][0]["what"] == "a/0/broken.png"
 
 
 def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
@@ -114,14 +145,14 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
         (("learn", "model", "images", "--backbone", "vit"), "--backbone can only be chosen for a new model"),
         (("learn", "model", "images", "--recipe", "best"), "--recipe can only be chosen for a new model"),
         (("learn", "model", "images", "--set", "seed=1"), "can no longer be changed with --set"),
-        (("learn", "model", "images", "--held-out", "1"), "held-out share must be"),
+        (("learn", "model", "images", "--held-out", "1"), "Invalid value for '--held-out'"),
         (("learn", "images", "images"), "images exists and is no model"),
         (("learn", "images/0/0.png", "images"), "images/0/0.png is a file"),
         (("learn", "new", "images", "--recipe", "bst"), "did you mean 'best'"),
         (("predict", "nowhere", "x.png"), "nowhere does not exist"),
         (("predict", "images", "x.png"), "images is no model"),
         (("predict", "model", "x.png"), "x.png does not exist"),
-        (("predict", "model", "*.gif"), "nothing matches '*.gif'"),
+        (("predict", "model", "*.gif"), "*.gif does not exist"),
         (("predict", "model", "empty"), "no images found in empty"),
         (("predict", "model", "images", "--json", "--csv"), "exclude each other"),
         (("predict", "model", "images", "--branch", "x"), "no branch 'x'"),
@@ -196,7 +227,7 @@ def test_predict_as_csv(lca, model, tmp_path):
     (tmp_path / "bad.png").write_text("no image")
     code, out, err = lca("predict", "model", "images/0/0.png", "bad.png", "--csv", "--top", "5")
     assert code == 1
-    assert "1 of 2 could not be read" in err
+    assert "1 could not be read" in err
     first, second = csv.DictReader(io.StringIO(out))
     assert first["label"] in {"0", "1", "2"}
     assert float(first["probability"]) >= float(first["probability_2"]) >= float(first["probability_3"])
@@ -220,6 +251,39 @@ def test_predict_finds_folders_patterns_and_lists(lca, model, tmp_path, monkeypa
     assert asked("-") == ["images/1/2.png", "images/0/1.png"]
     shutil.copy(tmp_path / "images" / "0" / "0.png", tmp_path / "odd[1].png")
     assert asked("odd[1].png") == ["odd[1].png"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("odd[1].png\nimages/0\n"))
+    assert len(asked("-")) == 13
+
+
+def test_one_name_that_leads_nowhere_does_not_end_a_list(lca, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("images/1/2.png\nno[1].png\n"))
+    code, out, err = lca("predict", "model", "-", "--json")
+    assert code == 1
+    assert [row.get("error") for row in json.loads(out)] == [None, "does not exist"]
+    assert "1 could not be read" in err
+
+
+def test_a_pattern_that_matches_a_dangling_link(lca, model, tmp_path):
+    (tmp_path / "images" / "d*x.png").symlink_to("nowhere")
+    code, out, _ = lca("predict", "model", "images/*", "--json")
+    assert code == 1
+    assert sum("error" in row for row in json.loads(out)) == 1
+
+
+def test_names_that_are_no_text_are_printed_safely(lca, model, tmp_path):
+    import os
+
+    source = (tmp_path / "images" / "0" / "0.png").read_bytes()
+    for name in (b"odd/bad\xff.png", b"odd/two\nlines.png"):
+        os.makedirs("odd", exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(source)
+    for words in (("--json",), ("--csv",), ()):
+        code, out, _ = lca("predict", "model", "odd", *words)
+        assert code == 0
+        assert out.encode().decode() == out
+        assert len([line for line in out.splitlines() if "odd/" in line]) == 2
+    assert len(json.loads(lca("predict", "model", "odd", "--json")[1])) == 2
 
 
 def test_more_images_than_fit_at_once_are_answered_in_parts(lca, model, monkeypatch):

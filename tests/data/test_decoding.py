@@ -24,7 +24,7 @@ from lca.data.decoding import (
     decode,
     decode_all,
     is_image,
-    none_readable,
+    unreadable_images,
     printable,
 )
 from lca.errors import LcaError
@@ -617,7 +617,7 @@ def test_names_that_cannot_be_printed(tmp_path):
         "red\\x1b[31m.png",
         "two\\nlines.png",
     ]
-    message = str(none_readable(left_out))
+    message = str(unreadable_images(left_out))
     assert message.encode()
     assert message.count("\n") == 3
     assert printable("plain 猫\u200d ü\u3000") == "plain 猫\u200d ü\u3000"
@@ -702,11 +702,11 @@ def test_images_keep_their_order(tmp_path):
     assert decode_all([], 20, Progress()) == []
 
 
-def test_none_readable_lists_the_images():
-    one = none_readable([LeftOut("a.png", "is empty")])
+def test_unreadable_images_lists_the_images():
+    one = unreadable_images([LeftOut("a.png", "is empty")])
     assert isinstance(one, LcaError)
     assert str(one) == "no image could be read:\n  a.png is empty"
-    many = str(none_readable([LeftOut(f"{number}.png", "is empty") for number in range(26)]))
+    many = str(unreadable_images([LeftOut(f"{number}.png", "is empty") for number in range(26)]))
     assert many.startswith("none of the 26 images could be read:\n  0.png is empty\n")
     assert "19.png" in many
     assert "20.png" not in many

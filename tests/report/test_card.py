@@ -47,7 +47,15 @@ def meta(classes, history=(), **more):
 
 
 def lesson(kind, new, images=None, **more):
-    empty = {"when": None, "held_out": 0, "right": 0, "called_unknown": 0, "left_out": 0, "seconds": None}
+    empty = {
+        "when": None,
+        "held_out": 0,
+        "right": 0,
+        "called_unknown": 0,
+        "left_out": 0,
+        "seconds": None,
+        "calibration_error": None,
+    }
     return {**empty, "kind": kind, "new": list(new), "images": images or {}, **more}
 
 
@@ -84,8 +92,10 @@ def test_no_class_name_breaks_a_table():
 
 def test_images_are_counted_over_lessons_and_a_forgotten_class_starts_anew():
     history = [
-        lesson("learn", ["a", "b"], {"a": 3, "b": 4}, held_out=10, right=9, called_unknown=1),
-        lesson("learn", ["c"], {"a": 2, "c": 5}, held_out=4, right=1, called_unknown=1),
+        lesson("learn", ["a", "b"], {"a": 3, "b": 4}, held_out=10, right=9, called_unknown=1, calibration_error=3.0),
+        lesson(
+            "learn", ["c"], {"a": 2, "c": 5}, held_out=4, right=1, called_unknown=1, calibration_error=7.25, seconds=1.5
+        ),
         lesson("forget", ["a"]),
         lesson("learn", ["a"], {"a": 7}),
     ]
@@ -95,12 +105,13 @@ def test_images_are_counted_over_lessons_and_a_forgotten_class_starts_anew():
     assert facts["held_out_called_unknown"] == pytest.approx(200 / 14)
     rows = tables(model_card(facts))[1][2:]
     assert [row[1] for row in rows] == ["2 new: a, b", "1 new: c; 1 known", "forgot a", "1 new: a"]
-    assert [row[2:5] for row in rows] == [
-        ["7", "10", "90.0 %"],
-        ["7", "4", "25.0 %"],
-        ["", "", ""],
-        ["7", "0", "not measured"],
+    assert [row[2:] for row in rows] == [
+        ["7", "10", "90.0 % (60 to 98)", "0", ""],
+        ["7", "4", "25.0 % (5 to 70)", "0", "1.5"],
+        ["", "", "", "", ""],
+        ["7", "0", "not measured", "0", ""],
     ]
+    assert "the calibration error was 7.2 %" in model_card(facts)
 
 
 def test_an_empty_and_an_unmeasured_model_have_a_card():
@@ -120,8 +131,9 @@ def test_the_card_of_a_saved_model(tmp_path):
     classes, history, costs, origin = tables(card)
     assert classes[2:] == [["3", "25"], ["7", "11"], ["1", "7"]]
     for row, entry in zip(history[2:], model.history, strict=True):
-        expected = [entry.when, sum(entry.images.values()), entry.held_out, f"{entry.accuracy:.1f} %", 0]
-        assert [row[0], *row[2:]] == [str(each) for each in expected]
+        expected = [entry.when, sum(entry.images.values()), entry.held_out, 0, entry.seconds]
+        assert [row[0], *row[2:4], *row[5:]] == [str(each) for each in expected]
+        assert row[4].startswith(f"{entry.accuracy:.1f} % (")
     assert {row[0]: int(row[1].replace(",", "")) for row in costs[2:]} == model.memory()
     assert f"{sum(model.memory().values()):,} bytes" in card
     facts = {row[0]: row[1] for row in origin[2:]}
@@ -132,7 +144,9 @@ def test_the_card_of_a_saved_model(tmp_path):
         assert f"{branch} {temperature:.2f}" in card
     held_out = sum(entry.held_out for entry in model.history)
     unknown = 100 * sum(entry.called_unknown for entry in model.history) / held_out
-    assert f"({held_out} over all steps). Of those, {unknown:.1f} %" in card
+    assert f"({held_out} over all steps)" in card
+    assert f"calibration error was {model.history[-1].calibration_error:.1f} %" in card
+    assert f"Of all of them {unknown:.1f} %" in card
     model.bundle = True
     model.forget("7")
     model.save(tmp_path)

@@ -17,6 +17,7 @@ from lca.errors import LcaError
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier, Prediction
     from lca.data.decoding import LeftOut
+    from lca.data.folders import ReadingReport
     from lca.history import Lesson
     from lca.progress import Progress
 
@@ -36,9 +37,12 @@ UnknownAt = Annotated[
         help="Call an image unknown when it lies farther from every class than this share of the known images, in %.",
     ),
 ]
+Branch = Annotated[
+    str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-CHUNK = 256
+CHUNK = 64
 """Images that are read and answered at a time: a folder of any size fits."""
 
 
@@ -64,11 +68,14 @@ def learn_command(
     ] = None,
     overrides: Overrides = [],  # noqa: B006  # typer copies it
     held_out: Annotated[
-        float, typer.Option("--held-out", metavar="SHARE", help="Share of every class to measure on instead.")
+        float,
+        typer.Option("--held-out", metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead."),
     ] = 0.1,
     bundle: Annotated[
         bool | None,
-        typer.Option("--bundle/--no-bundle", help="Keep the backbone's weights in the model folder.", show_default=""),
+        typer.Option(
+            "--bundle/--no-bundle", help="Keep the backbone's weights in the model folder.", show_default=False
+        ),
     ] = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -99,6 +106,11 @@ def learn_command(
             if overrides:
                 raise LcaError(f"{model} exists, and its recipe can no longer be changed with --set")
             learner = _load(model, device, weights, progress)
+            if learner.method.info.needs_all_data:
+                raise LcaError(
+                    f"method {learner.recipe.method.name!r} of {model} needs all data at once: a second lesson would "
+                    "undo the first. Teach a new model with all images"
+                )
         else:
             learner = _new(backbone, weights, recipe, [*overrides], device, progress)
         if bundle is not None:
@@ -106,7 +118,8 @@ def learn_command(
         lesson = learner.learn(folder, held_out=held_out)
         learner.save(model)
     if as_json:
-        _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes})
+        reading = learner.reading.as_json()
+        _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
     else:
         _print_lesson(lesson, learner, model)
 
@@ -116,16 +129,14 @@ def predict_command(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGE...", help="Files, folders, patterns such as '*.jpg', or - for a list on standard input."
+            metavar="IMAGE", help="Files, folders, patterns such as '*.jpg', or - for a list on standard input."
         ),
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="How many of the most probable classes to name.")] = 3,
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
-    branch: Annotated[
-        str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
-    ] = None,
+    branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -133,7 +144,7 @@ def predict_command(
     """Ask a model what is in images.
 
     Every line gives the answer, its probability, and how far the image lies from the nearest class: the share of known
-    images, in per cent, that lie nearer to theirs. Exit code 1: some images could not be read; 2: none could.
+    images, in per cent, that lay nearer. Exit code 1: some images could not be read; 2: none could.
 
     Examples:
 
@@ -143,34 +154,36 @@ def predict_command(
 
       find photos -name '*.jpg' | lca predict my-model - --json
     """
+    from lca.data.decoding import LeftOut, unreadable_images
+    from lca.data.folders import ReadingReport
     from lca.progress import Progress, choose_progress
 
     if as_json and as_csv:
         raise LcaError("--json and --csv exclude each other")
-    paths = list(_image_paths(images))
+    report, progress = ReadingReport(), choose_progress(quiet)
+    paths = list(_image_paths(images, report))
+    for line in report.lines():
+        progress.warning(line)
     if not paths:
         raise LcaError(f"no images found in {', '.join(images)}")
     learner = _load(model, device, weights, Progress())
     if not learner.classes:
         raise LcaError(f"{model} knows no class; teach it one with `lca learn {model} FOLDER`")
-    show = choose_progress(quiet or len(paths) <= CHUNK)
-    printer = _PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top)
+    printer = _PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
     left_out: list[LeftOut] = []
-    with show.task("answering", len(paths)) as advance:
+    with (progress if len(paths) > 8 else Progress()).task("answering", len(paths)) as advance:
         for start in range(0, len(paths), CHUNK):
             part = paths[start : start + CHUNK]
-            answers = _answers(learner, part, branch, unknown_at)
-            left_out += [each for each in answers if not hasattr(each, "label")]
-            for path, answer in zip(part, answers, strict=True):
+            for path, answer in zip(part, learner.try_predict(part, branch, unknown_at), strict=True):
                 printer.show(path, answer)
+                if isinstance(answer, LeftOut):
+                    left_out.append(answer)
             advance(len(part))
     printer.end()
     if len(left_out) == len(paths):
-        from lca.data.decoding import none_readable
-
-        raise none_readable(left_out)
-    if left_out:
-        print(f"{len(left_out)} of {len(paths)} could not be read", file=sys.stderr)
+        raise unreadable_images(left_out)
+    if left_out or report.left_out:
+        print(f"{len(left_out) + len(report.left_out)} could not be read", file=sys.stderr)
         raise typer.Exit(SOME_FAILED)
 
 
@@ -179,16 +192,15 @@ def evaluate_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
-    branch: Annotated[
-        str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
-    ] = None,
+    branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure a model on labelled images it has not been taught.
 
-    Folders of classes it never learnt are welcome: they show how many strangers it refuses.
+    Folders of classes it never learnt are welcome: they show how many strangers it refuses. Exit code 1: some files
+    could not be read and were left out.
 
     Examples:
 
@@ -199,11 +211,16 @@ def evaluate_command(
     from lca.progress import choose_progress
 
     learner = _load(model, device, weights, choose_progress(quiet))
-    evaluation = learner.evaluate(folder, branch, unknown_at)
-    facts = evaluation.as_json()
+    facts = learner.evaluate(folder, branch, unknown_at).as_json()
     if as_json:
-        _print_json(facts)
-        return
+        _print_json({**facts, "reading": learner.reading.as_json()})
+    else:
+        _print_evaluation(facts)
+    if learner.reading.left_out:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _print_evaluation(facts: dict[str, Any]) -> None:
     if facts["images"]:
         low, high = facts["accuracy_interval_95"]
         print(f"accuracy            {facts['accuracy']:.1f} % ({facts['right']} of {facts['images']})")
@@ -259,7 +276,7 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     for row in rows:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
     temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
-    print(f"\ntemperature {temperatures or '1, not calibrated: nothing was held out'}")
+    print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
     for part, size in sizes.items():
         print(f"  {part:<{max(len(name) for name in sizes)}}  {size:>12,}")
@@ -362,124 +379,127 @@ def _new(
 
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
     images, again = sum(lesson.images.values()), len(lesson.images) - len(lesson.new)
-    new = f"{len(lesson.new)} new class{'es' * (len(lesson.new) != 1)}"
     known = f" and {again} known" if again else ""
-    left_out = f", {lesson.left_out} files left out" if lesson.left_out else ""
-    print(f"learnt {new}{known} from {images} images ({lesson.held_out} more held out{left_out})")
+    left_out = f", {_count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
+    print(
+        f"learnt {_count(len(lesson.new), 'new class', 'new classes')}{known} from {_count(images, 'image')} "
+        f"({lesson.held_out} more held out{left_out})"
+    )
     if lesson.accuracy is None:
-        print("accuracy not measured: a class needs at least 6 images for one to be held out")
+        print("nothing was held out, so accuracy is not measured; it takes --held-out and classes of 6 images or more")
     else:
         print(
             f"accuracy on the held-out images, among all {len(learner.classes)} classes: "
-            f"{lesson.accuracy:.1f} % ({lesson.right} of {lesson.held_out})"
+            f"{lesson.accuracy:.1f} % ({lesson.right} of {lesson.held_out}; {lesson.called_unknown} called unknown)"
         )
+    if not learner.temperatures:
+        print("probabilities are not calibrated yet: no image was ever held out")
+    if not learner.knows_distances:
+        print("nothing will be called unknown: there are no two images of a class, or no class statistics")
     print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}")
 
 
-def _image_paths(arguments: Iterable[str]) -> Iterator[Path]:
-    """The files that arguments name: files as they are, folders with all images below, patterns, - for a list."""
-    from lca.data.folders import ReadingReport, image_files
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
+
+def _image_paths(arguments: Iterable[str], report: "ReadingReport") -> Iterator[Path]:
+    """The files that arguments name: files as they are, folders with all images below, patterns, - for a list."""
     for argument in arguments:
         if argument == "-":
-            yield from _image_paths(line.rstrip("\r\n") for line in sys.stdin if line.strip())
-        elif Path(argument).is_dir():
-            yield from image_files(Path(argument), ReadingReport())
+            for line in sys.stdin:
+                if line.strip():
+                    yield from _files_of(Path(line.rstrip("\r\n")), report)
         elif has_magic(argument) and not Path(argument).exists():
-            matches = sorted(glob(argument, recursive=True))
-            if not matches:
-                raise LcaError(f"nothing matches {argument!r}")
-            yield from _image_paths(matches)
+            for match in sorted(glob(argument, recursive=True)) or [argument]:
+                yield from _files_of(Path(match), report)
         else:
-            yield Path(argument)
+            yield from _files_of(Path(argument), report)
 
 
-def _answers(
-    learner: "ContinualClassifier", paths: list[Path], branch: str | None, unknown_at: float
-) -> "list[Prediction | LeftOut]":
-    """An answer for every path, or why there is none."""
-    from lca.data.decoding import LeftOut, decode_all
+def _files_of(path: Path, report: "ReadingReport") -> list[Path]:
+    from lca.data.folders import image_files
 
-    decoded = decode_all(paths, learner.working_size, learner.progress)
-    readable = [each for each in decoded if not isinstance(each, LeftOut)]
-    answers = iter(learner.predict(readable, branch, unknown_at))
-    return [each if isinstance(each, LeftOut) else next(answers) for each in decoded]
+    return image_files(path, report) if path.is_dir() else [path]
 
 
-class _Table:
-    """Aligned lines, printed as they come."""
+class _Printer:
+    """Prints answers as they come, in the table's format."""
 
-    def __init__(self, paths: list[Path], top: int) -> None:
-        self._width = min(max(len(str(path)) for path in paths), 60)
+    def __init__(self, paths: list[Path], top: int, learner: "ContinualClassifier", branch: str | None) -> None:
+        self._width = min(max(len(_shown(path)) for path in paths), 60)
         self._top = top
+        self._calibrated = (branch or learner.branch) in learner.temperatures
 
     def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        facts = _facts(path, answer, self._top)
+        facts = self.facts(path, answer)
         if "error" in facts:
-            print(f"{path!s:<{self._width}}  could not be read: {facts['error']}")
+            print(f"{facts['image']:<{self._width}}  could not be read: {facts['error']}")
             return
         far = "" if facts["distance"] is None else f"  distance {facts['distance']:5.1f} %"
         first, *others = (f"{each['label']} {100 * each['probability']:.1f} %" for each in facts["top"])
         mark = "unknown, nearest to " if facts["unknown"] else ""
-        print(f"{path!s:<{self._width}}  {mark}{first}{far}" + f"  ({', '.join(others)})" * bool(others))
+        print(f"{facts['image']:<{self._width}}  {mark}{first}{far}" + f"  ({', '.join(others)})" * bool(others))
 
     def end(self) -> None:
         sys.stdout.flush()
 
+    def facts(self, path: Path, answer: "Prediction | LeftOut") -> dict[str, Any]:
+        from lca.data.decoding import LeftOut
 
-class _Json:
+        if isinstance(answer, LeftOut):
+            return {"image": _shown(path), "error": answer.reason}
+        return {
+            "image": _shown(path),
+            "label": answer.label,
+            "probability": round(answer.probability, 6),
+            "calibrated": self._calibrated,
+            "distance": None if answer.distance is None else round(answer.distance, 3),
+            "unknown": answer.unknown,
+            "top": [{"label": label, "probability": round(value, 6)} for label, value in answer.top(self._top)],
+        }
+
+
+class _JsonPrinter(_Printer):
     """One JSON array, an image a line."""
 
-    def __init__(self, paths: list[Path], top: int) -> None:
-        self._top, self._before = top, "["
+    _before = "["
 
     def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        print(self._before, json.dumps(_facts(path, answer, self._top), ensure_ascii=False), sep="\n", end="")
+        print(self._before, json.dumps(self.facts(path, answer), ensure_ascii=False), sep="\n", end="")
         self._before = ","
 
     def end(self) -> None:
-        print("\n]")
+        print("\n]", flush=True)
 
 
-class _Csv:
+class _CsvPrinter(_Printer):
     """A line per image, with a header."""
 
-    def __init__(self, paths: list[Path], top: int) -> None:
-        self._top, self._writer = top, csv.writer(sys.stdout, lineterminator="\n")
+    def __init__(self, paths: list[Path], top: int, learner: "ContinualClassifier", branch: str | None) -> None:
+        super().__init__(paths, top, learner, branch)
         others = [f"{what}_{place}" for place in range(2, top + 1) for what in ("label", "probability")]
-        self._writer.writerow(["image", "label", "probability", "distance", "unknown", *others, "error"])
+        self._columns = ["image", "label", "probability", "calibrated", "distance", "unknown", *others, "error"]
+        self._writer = csv.DictWriter(sys.stdout, self._columns, restval="", lineterminator="\n")
+        self._writer.writeheader()
 
     def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        facts = _facts(path, answer, self._top)
-        if "error" in facts:
-            self._writer.writerow([facts["image"], *[""] * (4 + 2 * (self._top - 1)), facts["error"]])
-            return
-        others = [value for each in facts["top"][1:] for value in (each["label"], each["probability"])]
-        others += [""] * (2 * (self._top - 1) - len(others))
-        distance = "" if facts["distance"] is None else facts["distance"]
-        unknown = str(facts["unknown"]).lower()
-        self._writer.writerow([facts["image"], facts["label"], facts["probability"], distance, unknown, *others, ""])
-
-    def end(self) -> None:
-        sys.stdout.flush()
+        row = self.facts(path, answer)
+        for place, each in enumerate(row.pop("top", [])[1:], start=2):
+            row |= {f"label_{place}": each["label"], f"probability_{place}": each["probability"]}
+        for name in ("unknown", "calibrated"):
+            row |= {name: str(row[name]).lower()} if name in row else {}
+        self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
 
 
-_PRINTERS: dict[str, type[_Table | _Json | _Csv]] = {"table": _Table, "json": _Json, "csv": _Csv}
+_PRINTERS: dict[str, type[_Printer]] = {"table": _Printer, "json": _JsonPrinter, "csv": _CsvPrinter}
 
 
-def _facts(path: Path, answer: "Prediction | LeftOut", top: int) -> dict[str, Any]:
-    from lca.data.decoding import LeftOut
+def _shown(path: Path) -> str:
+    """A path that can be printed, whatever its bytes."""
+    from lca.data.decoding import printable
 
-    if isinstance(answer, LeftOut):
-        return {"image": str(path), "error": answer.reason}
-    return {
-        "image": str(path),
-        "label": answer.label,
-        "probability": round(answer.probability, 6),
-        "distance": None if answer.distance is None else round(answer.distance, 3),
-        "unknown": answer.unknown,
-        "top": [{"label": label, "probability": round(value, 6)} for label, value in answer.top(top)],
-    }
+    return printable(str(path))
 
 
 def _print_json(content: Any) -> None:

@@ -129,9 +129,11 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
         pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt nobody waits for the rest
 
 
-def none_readable(left_out: Sequence[LeftOut]) -> LcaError:
-    """The error for a list of images of which none can be read."""
+def unreadable_images(left_out: Sequence[LeftOut], total: int = 0) -> LcaError:
+    """The error for images that cannot be read: all of them, or some of a total."""
     title = f"none of the {len(left_out)} images could be read:" if len(left_out) > 1 else "no image could be read:"
+    if total > len(left_out):
+        title = f"{len(left_out)} of {total} images could not be read:"
     more = [f"and {len(left_out) - NAMED} more"] if len(left_out) > NAMED else []
     return LcaError("\n  ".join([title, *map(str, left_out[:NAMED]), *more]))
 

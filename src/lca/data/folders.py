@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lca.data.decoding import SUFFIXES, ImageLike, LeftOut, is_image, name_of, none_readable, printable, read_all
+from lca.data.decoding import SUFFIXES, ImageLike, LeftOut, is_image, name_of, printable, read_all, unreadable_images
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.progress import Progress
@@ -270,7 +270,7 @@ def _read(
 ) -> ImageSet:
     kept = decode_labelled(pairs, working_size, progress, report)
     if not kept:
-        raise none_readable(report.left_out)
+        raise unreadable_images(report.left_out)
     present = {label for _, label in kept}
     report.empty_classes = [name for name in classes if name not in present]
     report.case_only = case_only(present)

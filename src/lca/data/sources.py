@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from lca.config import DataOptions, ViewOptions
-from lca.data.decoding import none_readable
+from lca.data.decoding import unreadable_images
 from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
@@ -174,7 +174,7 @@ def _decode(
     pairs = [(path, name) for name, paths in files.items() for path in paths]
     images = decode_labelled(pairs, working_size, progress, report)
     if pairs and not images:
-        raise none_readable(report.left_out)
+        raise unreadable_images(report.left_out)
     present = {name for _, name in images}
     unreadable = [name for name, paths in files.items() if paths and name not in present]
     if complete and unreadable:

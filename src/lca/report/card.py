@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from lca.evaluation.calibration import wilson_interval
 from lca.history import Lesson, images_learnt
 from lca.report.tables import markdown_table
 
-HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable")
+HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable", "seconds")
 
 
 def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -> dict[str, Any]:
@@ -22,6 +24,7 @@ def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -
         "history": history,
         "held_out": held_out,
         "last_accuracy": None if last is None else _percent(last["right"], last["held_out"]),
+        "calibration_error": None if last is None else last["calibration_error"],
         "held_out_called_unknown": _percent(called_unknown, held_out) if held_out else None,
         "temperatures": meta["temperatures"],
         "method": recipe["method"]["name"],
@@ -29,7 +32,7 @@ def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -
         "seed": recipe["seed"],
         "backbone": {
             "name": recipe["backbone"]["name"],
-            "weights": recipe["backbone"]["weights"],
+            "weights": Path(recipe["backbone"]["weights"]).name if recipe["backbone"]["weights"] else None,
             "sha256": meta["backbone"],
             "input": meta["preprocessing"]["size"],
             "bundled": bundled,
@@ -63,7 +66,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "## What it learnt when, and how well",
         "",
         "Accuracy is measured right after each step, on images of that step that were held out from training, among "
-        "all classes known by then. It says nothing about other photos than yours.",
+        "all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours.",
         "",
         markdown_table(HISTORY, [[_cell(text) for text in row] for row in history_rows(facts)]),
         "## Calibration and unknown things",
@@ -81,7 +84,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
             ["", ""],
             [
                 ["backbone", f"`{backbone['name']}` at {backbone['input']} px, {origin}"],
-                ["weights", _cell(str(backbone["weights"])) if backbone["weights"] else "as named"],
+                ["weights", f"from a file, {_cell(backbone['weights'])}" if backbone["weights"] else "as named"],
                 ["SHA-256 of the weights", f"`{backbone['sha256']}`"],
                 ["seed", str(facts["seed"])],
                 ["versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())],
@@ -112,8 +115,8 @@ def _calibration(facts: Mapping[str, Any]) -> list[str]:
     refused = facts["held_out_called_unknown"]
     return [
         f"Probabilities are the softmax of the logits divided by a temperature ({temperatures}), fitted on held-out "
-        f"images ({facts['held_out']} over all steps). Of those, {refused:.1f} % were called unknown; about 1 % is "
-        "meant.",
+        f"images ({facts['held_out']} over all steps). On those of the last step the calibration error was "
+        f"{facts['calibration_error']:.1f} %. Of all of them {refused:.1f} % were called unknown; about 1 % is meant.",
     ]
 
 
@@ -125,12 +128,15 @@ def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:
 def _history_row(lesson: Mapping[str, Any]) -> list[str]:
     when, names = lesson["when"] or "", ", ".join(lesson["new"][:5]) + ", ..." * (len(lesson["new"]) > 5)
     if lesson["kind"] == "forget":
-        return [when, f"forgot {names}", "", "", "", ""]
+        return [when, f"forgot {names}", "", "", "", "", ""]
     again = len(lesson["images"]) - len(lesson["new"])
     steps = [f"{len(lesson['new'])} new: {names}"] * bool(lesson["new"]) + [f"{again} known"] * bool(again)
-    accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} %" if lesson["held_out"] else "not measured"
-    images = str(sum(lesson["images"].values()))
-    return [when, "; ".join(steps), images, str(lesson["held_out"]), accuracy, str(lesson["left_out"])]
+    accuracy = "not measured"
+    if lesson["held_out"]:
+        low, high = wilson_interval(lesson["right"], lesson["held_out"])
+        accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} % ({low:.0f} to {high:.0f})"
+    images, seconds = str(sum(lesson["images"].values())), "" if lesson["seconds"] is None else str(lesson["seconds"])
+    return [when, "; ".join(steps), images, str(lesson["held_out"]), accuracy, str(lesson["left_out"]), seconds]
 
 
 def _cell(text: str) -> str:
