@@ -238,8 +238,9 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = (), _above: tuple[
     if path.suffix not in {".yaml", ".yml"}:
         path = _shipped_recipes() / f"{name_or_path}.yaml"
         if not path.is_file():
+            hint = nearest(name_or_path, recipe_names())
             raise LcaError(
-                f"there is no recipe {name_or_path!r}; {nearest(name_or_path, recipe_names())} "
+                f"there is no recipe {name_or_path!r}; {hint}{'' if hint.endswith('?') else '.'} "
                 "A recipe of your own is given as a path that ends in .yaml."
             )
     if path.resolve() in _above:

@@ -1,12 +1,14 @@
 import hashlib
 import json
+import re
 
 import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
+from timm.models import VisionTransformer
 
-from lca.backbones import EMBEDDED, embedded_names, load_backbone
+from lca.backbones import EMBEDDED, embedded_names, load_backbone, usable_names
 from lca.config import BackboneOptions
 from lca.errors import LcaError
 from lca.files import hash_file
@@ -149,6 +151,30 @@ def test_weights_that_do_not_fit(tmp_path, pico, change, message):
 def test_mistakes_are_named(options, message):
     with pytest.raises(LcaError, match=message):
         load_backbone(BackboneOptions(**options))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gcvit_bas", "davit_bas", "mvitv2_bas", "vit_base_patch16_dinov", "vit_relpos_base_patch16_22"],
+)
+def test_the_hint_names_only_models_that_can_be_used(name):
+    with pytest.raises(LcaError, match="timm has no model") as caught:
+        load_backbone(BackboneOptions(name=name))
+    suggested = re.findall(r"'(\w+)'", str(caught.value))[1:4]
+    assert suggested
+    for each in suggested:
+        with torch.device("meta"):
+            assert isinstance(timm.create_model(each), VisionTransformer), each
+
+
+def test_usable_names_are_of_one_class():
+    names = usable_names()
+    assert {"vit_small_patch16_224", "deit3_base_patch16_224", "vit_small_patch14_reg4_dinov2"} <= set(names)
+    assert not [name for name in names if re.search("dinov3|relpos|_rope|vitamin|xcit|^eva02|gcvit|davit", name)]
+    small = [name for name in names if "tiny" in name or "small" in name]
+    for name in small[::4]:
+        with torch.device("meta"):
+            assert isinstance(timm.create_model(name), VisionTransformer), name
 
 
 @pytest.mark.parametrize(

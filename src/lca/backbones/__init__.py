@@ -45,6 +45,15 @@ def embedded_names() -> list[str]:
     return sorted(path.stem for path in EMBEDDED.glob("*.yaml"))
 
 
+def usable_names() -> list[str]:
+    """Names of timm's models of the class that the tuners are made for, by where timm defines them.
+
+    A name alone does not tell: `vit_base_patch16_dinov3` is of another class. A few elsewhere (vitamin) would do too.
+    """
+    modules = ("vision_transformer", "vision_transformer_hybrid", "deit")
+    return [name for module in modules for name in timm.list_models(module=module)]
+
+
 def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Backbone:
     """Build the transformer, fill in the weights, take the preprocessing from the card.
 
@@ -95,7 +104,7 @@ def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str,
     """A transformer of timm's, with its download or untrained, and what its card says about the input."""
     architecture, dot, tag = name.partition(".")
     if not timm.is_model(architecture):
-        hint = nearest(architecture, [*timm.list_models("*vit*"), *timm.list_models("deit*"), *embedded_names()])
+        hint = nearest(architecture, [*usable_names(), *embedded_names()])
         raise LcaError(f"timm has no model {architecture!r}; {hint}")
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
     if dot and tag not in tags:
