@@ -3,18 +3,23 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 import torch
 
+from lca import files
 from lca.errors import LcaError
 from lca.files import (
     State,
+    check_part,
     has_state,
     hash_file,
     hash_json,
     hold,
     is_part,
+    is_part_name,
     load_state,
     load_tensors,
     new_folder,
@@ -88,6 +93,11 @@ def test_missing_and_damaged_json(tmp_path):
     (tmp_path / "half.json").write_text('{"a": ')
     with pytest.raises(LcaError, match="not valid JSON"):
         read_json(tmp_path / "half.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(LcaError, match="not valid JSON"):
+        read_json(tmp_path / "deep.json")
+    with pytest.raises(LcaError, match=f"{tmp_path} cannot be read: Is a directory"):
+        read_json(tmp_path)
 
 
 def test_tensors_round_trip_also_when_not_contiguous(tmp_path):
@@ -193,6 +203,118 @@ def test_another_format_is_refused(tmp_path):
         load_state(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parts": None},
+        {"meta": None},
+        {"parts": ["a"], "meta": {}},
+        {"parts": {"a": 3}, "meta": {}},
+        {"parts": {}, "meta": "text"},
+    ],
+)
+def test_a_manifest_that_lacks_something_was_damaged(tmp_path, change):
+    write_json(tmp_path / "state.json", {"format": 2})
+    with pytest.raises(LcaError, match=r"state\.json was changed or damaged"):
+        read_manifest(tmp_path)
+    save_state(tmp_path, state())
+    write_json(tmp_path / "state.json", {**read_json(tmp_path / "state.json"), **change})
+    with pytest.raises(LcaError, match=r"state\.json was changed or damaged"):
+        load_state(tmp_path)
+
+
+FOREIGN = (
+    "../other-0123456789abcdef.safetensors",
+    "sub/other-0123456789abcdef.safetensors",
+    "sub\\other-0123456789abcdef.safetensors",
+    "/etc/passwd",
+    "..",
+    "",
+    "a\0b-0123456789abcdef.safetensors",
+    "notes.txt",
+    ".state.json.01234567.tmp",
+)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_manifest_names_parts_in_its_folder_only(tmp_path, name):
+    write_json(tmp_path / "state.json", {"format": 2, "parts": {"a": name}, "meta": {}})
+    assert not is_part_name(name)
+    with pytest.raises(LcaError, match=r"no part of a model.* was changed or damaged"):
+        read_manifest(tmp_path)
+
+
+def test_any_part_gets_a_name_of_a_part(tmp_path):
+    save_state(tmp_path, State({"heads/a\\b/../c": {"x": torch.ones(1)}}))
+    assert load_state(tmp_path).parts["heads/a\\b/../c"]["x"].item() == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_part_is_checked_by_its_name(tmp_path):
+    save_state(tmp_path, state())
+    part = read_manifest(tmp_path)[0]["a"]
+    check_part(part, "the model")
+    part.write_bytes(part.read_bytes() + b"x")
+    with pytest.raises(LcaError, match=f"the model was changed or damaged: {part.name} does not match the hash"):
+        check_part(part, "the model")
+    part.unlink()
+    with pytest.raises(LcaError, match=f"the model is not whole: there is no file {part.name}"):
+        check_part(part, "the model")
+    with pytest.raises(LcaError, match=r"the model cannot be read: .*: Not a directory"):
+        check_part(Path("/dev/null") / part.name, "the model")
+
+
+def test_a_reader_that_is_overtaken_by_a_writer_reads_again(tmp_path, monkeypatch):
+    save_state(tmp_path, state(0.0, 0.0))
+    values = iter([1.0, 2.0, 3.0])
+
+    def overtaken(folder):
+        found = read_manifest(folder)
+        if (value := next(values, None)) is not None:
+            save_state(folder, state(value, value))
+        return found
+
+    monkeypatch.setattr(files, "read_manifest", overtaken)
+    loaded = load_state(tmp_path)
+    assert loaded.meta["value"] == loaded.parts["a"]["x"][0, 0] == loaded.parts["b/c"]["y"][0] == 3.0
+
+
+def test_a_part_that_goes_between_check_and_reading(tmp_path, monkeypatch):
+    save_state(tmp_path, state(0.0, 0.0))
+    values = iter([1.0])
+
+    def overtaken(path):
+        if (value := next(values, None)) is not None:
+            save_state(tmp_path, state(value, value))
+        return load_tensors(path)
+
+    monkeypatch.setattr(files, "load_tensors", overtaken)
+    assert load_state(tmp_path).parts["b/c"]["y"][0] == 1.0
+
+
+def test_readers_beside_a_writer_always_see_one_whole_state(tmp_path):
+    save_state(tmp_path, state(0.0, 0.0))
+    done, saves = threading.Event(), []
+
+    def write():
+        while not done.is_set():
+            saves.append(len(saves) % 2 + 1.0)  # back and forth: the same names come again
+            save_state(tmp_path, state(saves[-1], saves[-1]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        loads = 0
+        while loads < 200 or (len(saves) < 20 and writer.is_alive()):
+            loads += 1
+            loaded = load_state(tmp_path)
+            assert loaded.meta["value"] == loaded.parts["a"]["x"][0, 0] == loaded.parts["b/c"]["y"][0]
+    finally:
+        done.set()
+        writer.join()
+    assert len(saves) >= 20
+
+
 def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
     target = tmp_path / "deep" / "folder"
 
@@ -270,6 +392,7 @@ def test_tensor_bytes_are_those_of_the_tensors(tmp_path):
         ("state.json", False),
         ("README.md", False),
         (".hidden.tmp", False),
+        (".probe.01234567.tmp", True),
     ],
 )
 def test_which_files_are_parts(tmp_path, name, ours):
@@ -302,3 +425,57 @@ def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path):
         raise RuntimeError("inside")
     with hold(folder, "busy"):
         assert folder.is_dir()
+
+
+def held(folder):
+    with hold(folder, "busy"):
+        return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_held_folder_holds_nothing_but_the_lock(tmp_path):
+    assert held(tmp_path / "new") == [".lock"]
+
+
+def test_a_folder_below_a_file_cannot_be_held(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LcaError, match=r"file/x cannot be used as a folder: Not a directory"):
+        held(tmp_path / "file" / "x")
+    with pytest.raises(LcaError, match=r"file cannot be used as a folder: File exists"):
+        held(tmp_path / "file")
+    with pytest.raises(LcaError, match=r"/dev/null/x cannot be used as a folder: Not a directory"):
+        held(Path("/dev/null/x"))
+    (tmp_path / "odd" / ".lock").mkdir(parents=True)
+    with pytest.raises(LcaError, match=r"odd cannot be used as a folder: Is a directory"):
+        held(tmp_path / "odd")
+
+
+def test_a_folder_that_takes_no_files_cannot_be_held(tmp_path):
+    """/proc takes none even from root."""
+    with pytest.raises(LcaError, match=r"/proc/self/x cannot be used as a folder: No such file"):
+        held(Path("/proc/self/x"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write where the mode forbids it")
+def test_a_read_only_folder_cannot_be_held(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".lock").touch()  # it may be opened: only the probe tells
+    (tmp_path / "model").chmod(0o500)
+    with pytest.raises(LcaError, match=r"nothing can be written in .*model: Permission denied"):
+        held(tmp_path / "model")
+
+
+def test_a_full_disk_is_noticed_before_the_work(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    probe = folder / ".probe.01234567.tmp"
+    probe.symlink_to("/dev/full")
+    monkeypatch.setattr(files, "_beside", lambda path: probe)
+    with pytest.raises(LcaError, match=r"nothing can be written in .*model: No space left on device"):
+        held(folder)
+    assert not probe.is_symlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", full_disk)  # some file systems notice it only then
+    with pytest.raises(LcaError, match=r"nothing can be written in .*model: No space left on device"):
+        held(folder)
+    monkeypatch.undo()
+    assert held(folder) == [".lock"], "no probe is left, and the lock is free"

@@ -27,6 +27,8 @@ FORMAT = 1
 """Version of the results and packs we write; another version is refused, not guessed at."""
 STATE_FORMAT = 2
 """Version of state folders: models, checkpoints, trunks."""
+PROBE = 65536
+"""Bytes written to see whether a folder takes any: more than a file system keeps without taking room."""
 
 Part = dict[str, torch.Tensor]
 
@@ -46,12 +48,9 @@ class State:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file as a whole: after a crash it holds either the old content or the new one."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    beside = _beside(path)
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_through(beside, content)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -72,19 +71,31 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LcaError(f"there is no file {path}") from None
-    except ValueError as error:
+    except OSError as error:
+        raise LcaError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise LcaError(f"{path} is not valid JSON ({error}); it was changed or damaged") from error
 
 
 @contextmanager
 def hold(folder: Path, busy: str) -> Iterator[None]:
-    """Make the folder if needed and hold it: a second process that tries is told `busy`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    """Make the folder if needed and hold it: a second process that tries is told `busy`.
+
+    A folder in which nothing can be written is an error now, not after hours of work.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise LcaError(f"{folder} cannot be used as a folder: {error.strerror}") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LcaError(busy) from None
+        except OSError as error:  # some network file systems have no locks
+            raise LcaError(f"{folder} cannot be locked: {error.strerror}") from error
+        _probe(folder)
         yield
 
 
@@ -92,7 +103,7 @@ def hold(folder: Path, busy: str) -> Iterator[None]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder beside `path`, then rename it there; if `path` has appeared meanwhile, that one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    beside = _beside(path)
     beside.mkdir()
     try:
         yield beside
@@ -127,7 +138,8 @@ def save_state(folder: Path, state: State) -> None:
     names: dict[str, str] = {}
     for part, tensors in state.parts.items():
         content = _serialise(tensors)
-        names[part] = f"{part.replace('/', '--')}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+        readable = re.sub(r"[/\\\0]", "--", part)
+        names[part] = f"{readable}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
         if not (folder / names[part]).exists():
             write_atomic(folder / names[part], content)
     write_json(folder / "state.json", {"format": STATE_FORMAT, "parts": names, "meta": state.meta})
@@ -138,7 +150,24 @@ def save_state(folder: Path, state: State) -> None:
 
 def is_part(path: Path) -> bool:
     """Whether a file's name is one that `save_state` gives to parts, or to what it is just writing."""
-    return bool(re.fullmatch(r".+-[0-9a-f]{16}\.safetensors|\..+\.[0-9a-f]{8}\.tmp", path.name))
+    return is_part_name(path.name) or bool(re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name))
+
+
+def is_part_name(name: str) -> bool:
+    """Whether this is the name of a part: it ends with a hash and leads to no other folder."""
+    return bool(re.fullmatch(r"[^/\\\0]+-[0-9a-f]{16}\.safetensors", name))
+
+
+def check_part(path: Path, where: object) -> None:
+    """A part must be there and have the content its name says; `where` names what it belongs to in the error."""
+    try:
+        digest = hash_file(path)
+    except FileNotFoundError:
+        raise LcaError(f"{where} is not whole: there is no file {path.name}") from None
+    except OSError as error:
+        raise LcaError(f"{where} cannot be read: {path.name}: {error.strerror}") from error
+    if not path.name.endswith(f"-{digest[:16]}.safetensors"):
+        raise LcaError(f"{where} was changed or damaged: {path.name} does not match the hash in its name")
 
 
 def has_state(folder: Path) -> bool:
@@ -147,11 +176,18 @@ def has_state(folder: Path) -> bool:
 
 def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """The part files and the JSON of a state folder, without reading any tensor."""
-    manifest = read_json(folder / "state.json")
+    file = folder / "state.json"
+    manifest = read_json(file)
     if not isinstance(manifest, dict) or manifest.get("format") != STATE_FORMAT:
         came = manifest.get("format") if isinstance(manifest, dict) else None
         raise LcaError(f"{folder} has format {came}, this version of lca reads format {STATE_FORMAT}")
-    return {part: folder / name for part, name in manifest["parts"].items()}, manifest["meta"]
+    parts, meta = manifest.get("parts"), manifest.get("meta")
+    if not isinstance(parts, dict) or not isinstance(meta, dict):
+        raise LcaError(f"{file} was changed or damaged: it must map `parts` and `meta`")
+    for name in parts.values():
+        if not isinstance(name, str) or not is_part_name(name):
+            raise LcaError(f"{file} names {name!r}, which is no part of a model; {file} was changed or damaged")
+    return {part: folder / name for part, name in parts.items()}, meta
 
 
 def tensor_bytes(path: Path) -> int:
@@ -164,15 +200,32 @@ def tensor_bytes(path: Path) -> int:
 
 
 def load_state(folder: Path) -> State:
-    """Read what `save_state` wrote; a damaged or foreign folder is an error that names the file."""
-    files, meta = read_manifest(folder)
-    parts = {}
-    for part, path in files.items():
-        name = path.name
-        if path.is_file() and f"-{hash_file(path)[:16]}.safetensors" not in name:
-            raise LcaError(f"{path} does not match the hash in its name; it was changed or damaged")
-        parts[part] = load_tensors(path)
-    return State(parts, meta)
+    """Read what `save_state` wrote; a damaged or foreign folder is an error that names the file.
+
+    Whoever saves a new state removes the parts of the old one. A reader that is overtaken so reads the new state.
+    """
+    while True:
+        before = _stamp(folder / "state.json")
+        try:
+            files, meta = read_manifest(folder)
+            return State({part: _read_part(path, folder) for part, path in files.items()}, meta)
+        except LcaError:
+            if _stamp(folder / "state.json") == before:
+                raise
+
+
+def _read_part(path: Path, folder: Path) -> Part:
+    check_part(path, folder)
+    return load_tensors(path)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes whenever a file is replaced; None without one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def hash_file(path: Path) -> str:
@@ -195,6 +248,30 @@ def _serialise(tensors: Mapping[str, torch.Tensor]) -> bytes:
         plain[name] = tensor.clone() if storage in storages else tensor  # safetensors refuses shared memory
         storages.add(storage)
     return save(plain)
+
+
+def _beside(path: Path) -> Path:
+    """A name in the same folder for what is being written; `is_part` knows it."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _probe(folder: Path) -> None:
+    """Write a small file and remove it: is there room, and may we?"""
+    probe = _beside(folder / "probe")
+    try:
+        try:
+            _write_through(probe, bytes(PROBE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise LcaError(f"nothing can be written in {folder}: {error.strerror or error}") from error
 
 
 def _flush_folder(folder: Path) -> None:
