@@ -211,13 +211,13 @@ def test_a_damaged_download_leaves_nothing(hub, folder, tmp_path):
     push(folder, "anna/digits", endpoint=hub)
     part = next(path for path in head(tmp_path).iterdir() if path.name.startswith("heads"))
     part.write_bytes(part.read_bytes()[:-1] + b"x")
-    with pytest.raises(LcaError, match="does not match the hash"):
+    with pytest.raises(LcaError, match=r"anna/digits was changed or damaged: heads.* does not match the hash"):
         pull("anna/digits", tmp_path / "theirs", endpoint=hub)
     part.unlink()
-    with pytest.raises(LcaError, match="is missing"):
+    with pytest.raises(LcaError, match="anna/digits is not whole: there is no file heads"):
         pull("anna/digits", tmp_path / "theirs", endpoint=hub)
     before = content(folder)
-    with pytest.raises(LcaError, match="is missing"):
+    with pytest.raises(LcaError, match="anna/digits is not whole: there is no file heads"):
         pull("anna/digits", folder, overwrite=True, endpoint=hub)
     assert {**before, ".lock": b""} == content(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine"]
@@ -229,7 +229,7 @@ def test_a_manifest_cannot_name_files_elsewhere(hub, folder, tmp_path, name):
     state = json.loads((head(tmp_path) / "state.json").read_text())
     state["parts"]["heads"] = name
     (head(tmp_path) / "state.json").write_text(json.dumps(state))
-    with pytest.raises(LcaError, match="no part of a model"):
+    with pytest.raises(LcaError, match=r"no part of a model.* damaged"):
         pull("anna/digits", tmp_path / "theirs", endpoint=hub)
     assert not (tmp_path / "theirs").exists()
 

@@ -4,7 +4,6 @@ The hub's own client does the work; who you are it takes from `hf auth login` or
 """
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import lca
 from lca.errors import LcaError
-from lca.files import has_state, hash_file, hold, new_folder, read_manifest
+from lca.files import check_part, has_state, hold, is_part_name, new_folder, read_manifest
 from lca.progress import BarProgress, Progress
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
-_PART = re.compile(r"[^/\\]+-([0-9a-f]{16})\.safetensors")
 
 
 def push(
@@ -44,7 +42,7 @@ def push(
     folder, progress = Path(folder), progress or Progress()
     if not has_state(folder):
         raise LcaError(f"{folder} is no model: there is no state.json in it")
-    parts, meta = _checked(folder)
+    parts, meta = _checked(folder, folder)
     backbone = meta["recipe"]["backbone"]
     if "backbone" not in parts and backbone["weights"] is not None:
         progress.line(
@@ -61,7 +59,7 @@ def push(
         files = [path.name for path in parts.values()]
         files += [CARD] * (folder / CARD).is_file() + ["state.json"]
         progress.line(f"uploading {len(files)} files to {repo}")
-        stale = [name for name in api.list_repo_files(repo) if _PART.fullmatch(name) and name not in files]
+        stale = [name for name in api.list_repo_files(repo) if is_part_name(name) and name not in files]
         # not upload_folder: it may split a folder into several commits
         operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in files]
         operations += [CommitOperationDelete(name) for name in stale]
@@ -118,31 +116,19 @@ def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progr
         if "state.json" not in present:
             raise LcaError(f"{repo} holds no model of lca: there is no state.json in it")
         api.hf_hub_download(repo, "state.json", revision=info.sha, local_dir=folder)
-        wanted = [path.name for path in _parts(folder)[0].values()] + [CARD]
+        wanted = [path.name for path in read_manifest(folder)[0].values()] + [CARD]
         progress.line(f"downloading {len(wanted) + 1} files from {repo}")
         patterns = [escape(name) for name in wanted]
         api.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
     rmtree(folder / ".cache", ignore_errors=True)  # the client's notes
-    _checked(folder)
+    _checked(folder, repo)
 
 
-def _parts(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """The manifest, if the names in it are those of parts and stay in the folder."""
+def _checked(folder: Path, where: object) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The manifest of a model whose parts are all there and have the content their names say."""
     parts, meta = read_manifest(folder)
     for path in parts.values():
-        if path.parent != folder or not _PART.fullmatch(path.name):
-            raise LcaError(f"{folder / 'state.json'} names {path.name!r}, which is no part of a model; do not trust it")
-    return parts, meta
-
-
-def _checked(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """The manifest of a model whose parts are all there and have the content their names say."""
-    parts, meta = _parts(folder)
-    for path in parts.values():
-        if not path.is_file():
-            raise LcaError(f"the model is not whole: {path.name} is missing")
-        if not path.name.endswith(f"-{hash_file(path)[:16]}.safetensors"):
-            raise LcaError(f"{path.name} does not match the hash in its name; it was changed or damaged")
+        check_part(path, where)
     return parts, meta
 
 

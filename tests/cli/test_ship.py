@@ -58,7 +58,7 @@ def test_export_to_a_path_of_ones_own(lca, folder):
     [
         (["digits"], "say what to export: --onnx, --torch or --peft"),
         (["digits", "x.onnx", "--onnx", "--torch"], "x.onnx can be one file only"),
-        (["nothing", "--onnx"], "nothing is no model"),
+        (["nothing", "--onnx"], "nothing does not exist; `lca learn nothing FOLDER` makes one"),
         (["digits", "mine.onnx", "--onnx"], "mine.onnx exists and was not made by lca export"),
         (["digits", "x.bin", "--onnx"], "must be named *.onnx"),
         (["digits", "--torch", "--branch", "best"], "there is no branch 'best'"),
@@ -88,6 +88,9 @@ def test_push_and_pull(lca, folder, hub, monkeypatch, saved):  # noqa: F811
     assert code == 2
     assert "use --force to replace it" in err
     assert lca("pull", "anna/digits", "theirs", "--force", "--quiet")[0] == 0
+    code, _, err = lca("push", "nothing", "anna/digits")
+    assert code == 2
+    assert "nothing does not exist; `lca learn nothing FOLDER` makes one" in err
     code, _, err = lca("pull", "anna/none", "other")
     assert code == 2
     assert err.startswith("error: there is no repository anna/none")

@@ -1,8 +1,11 @@
-"""What the verbs share: exit codes and options."""
+"""What the verbs share: exit codes, options, and the look whether a folder is a model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from lca.errors import LcaError
 
 SOME_FAILED, BUDGET_SPENT, INTERRUPTED = 1, 75, 130
 
@@ -10,3 +13,12 @@ Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; may be repeated.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+
+
+def check_model(model: Path) -> None:
+    """A verb that needs a model says so before it begins."""
+    from lca.files import has_state
+
+    if not has_state(model):
+        what = "is no model: it holds no state.json" if model.exists() else "does not exist"
+        raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lca.cli.common import INTERRUPTED, Quiet
+from lca.cli.common import INTERRUPTED, Quiet, check_model
 from lca.cli.models import Model, Weights
 from lca.errors import LcaError
 
@@ -53,7 +53,6 @@ def export_command(
 
       lca export my-model --torch --peft
     """
-    from lca.files import has_state
     from lca.progress import choose_progress
 
     place = model.absolute()
@@ -67,8 +66,7 @@ def export_command(
         raise LcaError("say what to export: --onnx, --torch or --peft")
     if path is not None and len(chosen) > 1:
         raise LcaError(f"{path} can be one file only; give one of --{' or --'.join(chosen)}, or leave the path out")
-    if not has_state(model):
-        raise LcaError(f"{model} is no model: there is no state.json in it")
+    check_model(model)
     progress = choose_progress(quiet)
     with _interruptible("nothing was changed by what was not finished"):
         from lca.classifier import ContinualClassifier
@@ -111,6 +109,7 @@ def push_command(
     from lca.hub import push
     from lca.progress import choose_progress
 
+    check_model(model)
     with _interruptible("the repository holds the earlier version, or none"):
         print(push(model, repo, private=not public, message=message, progress=choose_progress(quiet)))
 
