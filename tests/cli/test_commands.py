@@ -246,6 +246,53 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+def lca_process(*words, options=(), **streams):
+    command = [sys.executable, *options, "-m", "lca", *words]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, **{"stderr": subprocess.PIPE, **streams}, text=True, env=environment)
+
+
+BUFFERED_OR_NOT = pytest.mark.parametrize("options", [(), ("-u",)], ids=["written at the end", "written at once"])
+
+
+@BUFFERED_OR_NOT
+def test_output_that_cannot_be_written_is_one_line_and_74(options):
+    with open("/dev/full", "w") as full:
+        done = lca_process("recipes", options=options, stdout=full)
+        assert done.stderr == "error: could not read or write: No space left on device\n"
+        assert done.returncode == 74
+        assert lca_process("recipes", options=options, stdout=full, stderr=full).returncode == 74
+        done = lca_process("show", "nowhere", options=options, stdout=full)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), "the mistake comes first"
+
+
+@BUFFERED_OR_NOT
+def test_a_reader_that_goes_away_ends_it_quietly(options):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = lca_process("recipes", options=options, stdout=writing)
+        assert (done.returncode, done.stderr) == (141, "")
+        assert lca_process("recipes", options=options, stdout=writing, stderr=writing).returncode == 141
+    finally:
+        os.close(writing)
+
+
+def test_closed_output_is_no_trouble():
+    command = f"{shlex.quote(sys.executable)} -m lca recipes >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_cannot_be_read_is_named(lca, monkeypatch):
+    def refused():
+        raise PermissionError(13, "Permission denied", "some/file")
+
+    monkeypatch.setattr("lca.config.recipe_names", refused)
+    code, out, err = lca("recipes")
+    assert (code, out, err) == (74, "", "error: could not read or write some/file: Permission denied\n")
+
+
 def test_importing_the_package_is_light():
     code = "import sys, lca, lca.cli; print(*(m for m in ('torch', 'timm', 'numpy') if m in sys.modules))"
     assert python(code).split() == []

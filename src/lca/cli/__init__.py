@@ -1,12 +1,16 @@
-"""The `lca` command. Exit codes: 0 done, 1 some of it failed, 2 your input needs a change, 75 stopped by the budget
-(call again to go on), 130 interrupted."""
+"""The `lca` command. Exit codes: 0 done, 1 some of it failed, 2 your input needs a change, 74 something could not be
+read or written (also the output: a full disk), 75 stopped by the budget (call again to go on), 130 interrupted, 141
+whoever read the output has gone (`lca ... | head -1`)."""
 
+import contextlib
 import logging
+import os
 import sys
 
 import typer
 
 from lca.cli import lists, models, runs, ship
+from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
 app = typer.Typer(
@@ -24,10 +28,36 @@ lists.add_to(app)
 
 
 def main() -> None:
-    """Entry point: user errors become one message and exit code 2."""
+    """Entry point: user errors and those of files and output become one message and an exit code."""
     logging.getLogger("lca").addHandler(logging.NullHandler())  # what matters comes with the progress
     try:
-        app()
-    except LcaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        try:
+            app()
+        except LcaError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+        finally:
+            if sys.stdout is not None:  # it is closed with >&-
+                sys.stdout.flush()  # what cannot be written must fail here, not when the interpreter ends
+    except BrokenPipeError:
+        _let_go_of_output()
+        sys.exit(READER_GONE)
+    except OSError as error:
+        what = f" {error.filename}" if error.filename else ""
+        with contextlib.suppress(OSError):
+            print(f"error: could not read or write{what}: {error.strerror or error}", file=sys.stderr)
+        _let_go_of_output()
+        sys.exit(INPUT_OUTPUT)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer's answer to it is 1
+            _let_go_of_output()
+            sys.exit(READER_GONE)
+        raise
+
+
+def _let_go_of_output() -> None:
+    """The interpreter would try once more, when it ends, to write what could not be written, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError):  # closed, or no file
+            os.dup2(nowhere, stream.fileno())

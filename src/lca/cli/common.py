@@ -7,7 +7,7 @@ import typer
 
 from lca.errors import LcaError
 
-SOME_FAILED, BUDGET_SPENT, INTERRUPTED = 1, 75, 130
+SOME_FAILED, INPUT_OUTPUT, BUDGET_SPENT, INTERRUPTED, READER_GONE = 1, 74, 75, 130, 141
 
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; may be repeated.")
