@@ -73,16 +73,19 @@ class BranchSet:
             return set()
         return {f"heads/{name}", *(f"{kind}/{self._memory_of[name]}" for kind in ("gaussians", "distances"))}
 
-    def observe(self, labels: Tensor, before: Tensor, tuned: Tensor, merged: Tensor) -> None:
+    def observe(self, labels: Tensor, tuned: Tensor, merged: Tensor, before: Tensor | None = None) -> None:
         """Move the old Gaussians with the backbone, then add the classes of a task.
 
-        The features are those of the task's images under the last merged backbone, the task's own and the new one.
+        The features are those of the task's images under the task's own backbone, the new merged one and the one
+        before, which only the first task can do without.
         """
-        labels, before, tuned, merged = labels.cpu(), before.cpu(), tuned.cpu(), merged.cpu()
+        labels, tuned, merged = labels.cpu(), tuned.cpu(), merged.cpu()
         for name, memory in self.memories.items():
             options = self.options[name]
             if memory.classes:
-                transport = drifts[options.drift.model](before, merged, options.drift)
+                if before is None:
+                    raise ValueError("the features from before are needed to move the Gaussians that are there")
+                transport = drifts[options.drift.model](before.cpu(), merged, options.drift)
                 memory.transport(transport.means, transport.rows)
             features = merged if options.statistics == "after" else tuned
             for label in labels.unique().tolist():

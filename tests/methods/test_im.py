@@ -468,6 +468,28 @@ def test_the_phases_of_a_task(make_setting, make_task):
     assert names[:2] == ["observe", "head from mean"]
 
 
+def test_features_from_before_are_extracted_only_where_something_can_move(run, monkeypatch):
+    """In the first task there are no old Gaussians; a class alone gets its head from these features, though."""
+    seen = []
+
+    def recording(extractor, images, progress, what):
+        seen.append(what)
+        return extract(extractor, images, progress, what)
+
+    monkeypatch.setattr("lca.methods.im.extract", recording)
+    run(options(), tasks=TASKS[:2])
+    assert [what for what in seen if what.endswith("before")] == ["task 2, features before"]
+    seen.clear()
+    run(options(), tasks=(("a",), ("b", "c")))
+    assert [what for what in seen if what.endswith("before")] == ["task 1, features before", "task 2, features before"]
+
+
+def test_old_gaussians_do_not_stay_behind_unnoticed(run):
+    method, _ = run(options(), tasks=TASKS[:1])
+    with pytest.raises(ValueError, match="from before"):
+        method.branch_set.observe(torch.tensor([2, 2]), tuned=torch.zeros(2, 24), merged=torch.zeros(2, 24))
+
+
 def test_a_trunk_serves_other_branches(run, make_setting, make_task):
     """Branches on a trunk that was loaded give what a run of their own gives."""
     whole, _ = run(options(), tasks=TASKS[:1])

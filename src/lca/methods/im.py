@@ -130,12 +130,12 @@ class IncrementalMerging(Method):
         self.tasks += 1
 
     def _observe(self, task: Task, labels: list[int]) -> None:
-        """Features of the new images under the merged backbone so far: drift is measured from here."""
+        """Features of the new images under the merged backbone so far: drift is measured from here, once there are
+        classes that can drift."""
         self.setting.extractor.load(self.merge.parameters())
-        self.features = {
-            "labels": torch.tensor(labels)[task.train.labels],
-            "before": self._extract(task, "before"),
-        }
+        self.features = {"labels": torch.tensor(labels)[task.train.labels]}
+        if self.tasks or len(task.classes) == 1:  # the head of a class alone is made from them
+            self.features["before"] = self._extract(task, "before")
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         merged = self.merge.parameters()
@@ -149,7 +149,7 @@ class IncrementalMerging(Method):
         self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
         tuned = extractor.tensors()
         self.previous = tuned if self.options.init_from == "previous" else {}
-        self.features["tuned"] = self._extract(task, "tuned")
+        self.features["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
         self.features["merged"] = self._extract(task, "merged")
