@@ -22,6 +22,7 @@ from lca.config import ViewOptions, validate_recipe
 from lca.data.decoding import decode
 from lca.data.images import Pixels
 from lca.data.views import evaluation_view
+from lca.unknown import KEPT
 from parts import VITS, build_backbone, build_task
 
 QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "best", **tiny.QUICK}]}}
@@ -115,6 +116,19 @@ def test_the_distance_in_the_graph_is_the_percentile_at_any_distance(far):
     features = memory.means()[:1] + (far * points[-1]).sqrt().float() * direction
     expected = known.percentiles(memory.mahalanobis(features)).amin(1)
     torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.02)
+
+
+def test_the_distance_in_the_graph_where_a_class_has_many_images_and_at_the_end_of_the_scale():
+    model = small()
+    memory, known = model.method.statistics(model.branch)
+    known.observe(0, torch.rand(5 * KEPT, generator=torch.Generator().manual_seed(0)) * known.table()[0][-1].float())
+    nearest = shipping.NearestClass(memory, known)
+    direction = memory.root().float() @ torch.nn.functional.normalize(torch.ones(24), dim=0)
+    shares = torch.cat([torch.linspace(0, 2, 400), torch.tensor([1e3, 1e6])])
+    features = memory.means()[:1] + (shares * known.table()[0][-1]).sqrt().float()[:, None] * direction
+    expected = known.percentiles(memory.mahalanobis(features)).amin(1)
+    torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.02)
+    assert nearest(features)[-1] == expected[-1] < 100, "a limit of 100 calls nothing unknown"
 
 
 def test_a_model_that_knows_nothing_has_nothing_to_export(tmp_path):
