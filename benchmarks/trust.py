@@ -1,8 +1,8 @@
 """What the answers of a taught model are worth: accuracy, calibration, and what it calls unknown.
 
-For each of two small data sets and every seed, four fifths of the classes are taught in five lessons through
-`ContinualClassifier.learn`, then asked about with test images. The other classes of the set are near strangers, the
-images of the other set and noise are far ones. The same classes in the same tasks are learnt by a benchmark run,
+For each case (backbone and small data set) and every seed, four fifths of the classes are taught in five lessons
+through `ContinualClassifier.learn`, then asked about with test images. The other classes of the set are near strangers,
+the images of the other set and noise are far ones. The same classes in the same tasks are learnt by a benchmark run,
 without anything held out, for comparison.
 
     python benchmarks/trust.py --data DATA --weights DEIT_TINY.safetensors --out results/trust.json
@@ -29,8 +29,13 @@ from lca.report.tables import markdown_table
 from lca.runs.experiment import run
 
 SEEDS = (1993, 1994, 1995)
-SETS = {"vtab-mini": "cifar100-mini", "cifar100-mini": "vtab-mini"}
-"""What is taught, and where the far strangers come from."""
+DEIT, EMBEDDED = "deit_tiny_patch16_224.fb_in1k", "vit_pico_patch8_64"
+CASES = (
+    (DEIT, "vtab-mini", "cifar100-mini"),
+    (DEIT, "cifar100-mini", "vtab-mini"),
+    (EMBEDDED, "vtab-mini", "cifar100-mini"),
+)
+"""Backbone, what is taught, and where the far strangers come from."""
 ROWS = {
     "accuracy": "accuracy on test images of the classes taught, %",
     "run_accuracy": "the same classes learnt by a benchmark run, nothing held out, %",
@@ -45,7 +50,9 @@ ROWS = {
 }
 
 
-def measure(data: Path, taught_set: str, chosen: list[str], seed: int, progress: Progress) -> dict[str, float]:
+def measure(
+    data: Path, taught_set: str, far_set: str, chosen: list[str], seed: int, progress: Progress
+) -> dict[str, float]:
     names = sorted(path.name for path in (data / taught_set / "train").iterdir())
     strangers = [name for place, name in enumerate(names) if (place + seed) % 5 == 0]
     known = [name for name in names if name not in strangers]
@@ -66,7 +73,7 @@ def measure(data: Path, taught_set: str, chosen: list[str], seed: int, progress:
     raw = torch.tensor([each.probability for each in answers])
     groups = {
         "near": files(data / taught_set / "test", strangers),
-        "far": files(data / SETS[taught_set] / "test", None)[::10],
+        "far": files(data / far_set / "test", None)[::10],
         "noise": list(torch.randint(256, (100, 3, 160, 160), generator=torch.Generator().manual_seed(seed)).byte()),
     }
     answered = {name: model.predict(images) for name, images in groups.items()}
@@ -102,15 +109,14 @@ def show(content: dict[str, Any]) -> str:
         mean, deviation = mean_and_deviation([each[key] for each in seeds.values()])
         return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
 
-    rows = [[meaning, *(cell(seeds, key) for seeds in content["sets"].values())] for key, meaning in ROWS.items()]
-    return markdown_table([content["backbone"], *content["sets"]], rows)
+    rows = [[meaning, *(cell(each["seeds"], key) for each in content["cases"])] for key, meaning in ROWS.items()]
+    return markdown_table(["", *(f"{each['backbone']}, {each['taught']}" for each in content["cases"])], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with vtab-mini and cifar100-mini")
-    parser.add_argument("--weights", help="safetensors file of the backbone")
-    parser.add_argument("--backbone", default="deit_tiny_patch16_224.fb_in1k")
+    parser.add_argument("--weights", help="safetensors file of DeiT-Tiny; by default timm's download")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--show", type=Path, help="print the table of a JSON file")
@@ -118,19 +124,19 @@ def main() -> None:
     if arguments.show:
         print(show(read_json(arguments.show)), end="")
         return
-    chosen = [f"backbone.name={arguments.backbone}"]
-    chosen += [f"backbone.weights={arguments.weights}"] if arguments.weights else []
-    content: dict[str, Any] = {
-        "backbone": arguments.backbone,
-        "machine": ContinualClassifier(load_recipe("best")).compute.describe(),
-        "versions": versions(),
-        "sets": {},
-    }
-    for name in SETS:
-        view = ["data.view={centre_crop: 1.0}"] if name == "cifar100-mini" else []
-        content["sets"][name] = {
-            str(seed): measure(arguments.data, name, chosen + view, seed, LineProgress()) for seed in arguments.seeds
+    machine = ContinualClassifier(load_recipe("best")).compute.describe()
+    content: dict[str, Any] = {"machine": machine, "versions": versions(), "cases": []}
+    for backbone, taught_set, far_set in CASES:
+        chosen = [f"backbone.name={backbone}"]
+        if backbone == DEIT and arguments.weights:
+            chosen.append(f"backbone.weights={arguments.weights}")
+        if taught_set == "cifar100-mini":
+            chosen.append("data.view={centre_crop: 1.0}")
+        seeds = {
+            str(seed): measure(arguments.data, taught_set, far_set, chosen, seed, LineProgress())
+            for seed in arguments.seeds
         }
+        content["cases"].append({"backbone": backbone, "taught": taught_set, "seeds": seeds})
     print(show(content))
     if arguments.out:
         write_json(arguments.out, content)

@@ -1,6 +1,7 @@
 """Percentiles of distances: against NumPy, by hand, and on data whose distribution is known."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.unknown import KEPT, KnownDistances
+from lca.unknown import KEPT, STEADINESS, KnownDistances
 
 FEW = [4.0, 1.0, 9.0, 2.5, 6.0]
 
@@ -259,3 +260,47 @@ def test_few_images_call_few_fresh_ones_unknown_but_far_ones_still():
     fresh = percentile(torch.cat([draw(label, 500) for label in range(CLASSES)]))
     assert float((fresh >= 99).float().mean()) < 0.08
     assert float((percentile(60 * torch.randn(500, WIDTH)) >= 99).float().mean()) > 0.95
+
+
+def test_the_limit_of_large_classes_lies_where_it_should():
+    """Of classes with many images only quantiles are kept, and yet one in a hundred lies beyond 99."""
+    random = torch.Generator().manual_seed(0)
+    for spread in (0.25, 0.5):
+        known = KnownDistances()
+        for label in range(50):
+            known.observe(label, (spread * torch.randn(1000, generator=random)).exp())
+        fresh = (spread * torch.randn(200_000, generator=random)).exp()
+        share = float((known.percentiles(fresh) >= 99).float().mean())
+        assert share == pytest.approx(0.01, abs=0.0015)
+
+
+def test_held_out_images_correct_the_distances_of_their_classes():
+    known = KnownDistances()
+    known.observe(0, torch.tensor([1.0, 2.0, 4.0]))
+    known.observe(1, torch.tensor([3.0, 3.0]))
+    known.observe(2, torch.tensor([5.0]))
+    before = {label: values.clone() for label, values in known._values.items()}
+    held_out = torch.tensor([8.0, 4.0, 9.0])
+    known.correct(torch.tensor([0, 1, 7]), held_out)  # nothing is known of class 7
+    measured = (math.log(8) + math.log(4)) / 2
+    expected = (math.log(1 * 2 * 4) + 2 * math.log(3)) / 5
+    factor = math.exp((measured - expected) * 2 / (2 + STEADINESS))
+    for label in (0, 1):
+        torch.testing.assert_close(known._values[label], before[label] * factor)
+    assert torch.equal(known._values[2], before[2])
+    known.correct(torch.tensor([7]), torch.tensor([9.0]))
+    known.correct(torch.zeros(0, dtype=torch.long), torch.zeros(0))
+    torch.testing.assert_close(known._values[0], before[0] * factor)
+
+
+def test_many_held_out_images_decide():
+    known = KnownDistances()
+    known.observe(0, torch.full((20,), 2.0))
+    known.correct(torch.zeros(10_000, dtype=torch.long), torch.full((10_000,), 6.0))
+    torch.testing.assert_close(known._values[0], torch.full((20,), 6.0), rtol=2e-3, atol=0)
+
+
+def test_a_limit_of_100_calls_nothing_unknown():
+    known = KnownDistances()
+    known.observe(0, torch.tensor([1.0, 1.1, 1.2]))
+    assert float(known.percentiles(torch.tensor([1e30]))) < 100

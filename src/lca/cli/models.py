@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet
+from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet, check_model
 from lca.errors import LcaError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     from lca.files import read_manifest, tensor_bytes
     from lca.report.card import HISTORY, facts_of, history_rows
 
-    _check_model(model)
+    check_model(model)
     files, meta = read_manifest(model)
     carried = files.pop("backbone", None)
     sizes = {part: size for part, path in files.items() if (size := tensor_bytes(path))}
@@ -302,7 +302,7 @@ def forget_command(
     """
     from lca.progress import choose_progress
 
-    _check_model(model)
+    check_model(model)
     with _changing(model):
         learner = _load(model, device, weights, choose_progress(quiet))
         learner.forget(name)
@@ -336,18 +336,10 @@ def _changing(model: Path) -> Iterator[bool]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _check_model(model: Path) -> None:
-    from lca.files import has_state
-
-    if not has_state(model):
-        what = "is no model: it holds no state.json" if model.exists() else "does not exist"
-        raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")
-
-
 def _load(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
-    _check_model(model)
+    check_model(model)
     return ContinualClassifier.load(model, device=device, weights=weights, progress=progress)
 
 
