@@ -68,6 +68,7 @@ def test_searching_backbones(lca):
     assert code == 0
     assert "deit_tiny_patch16_224.fb_in1k" in out.splitlines()
     assert all(line.startswith("deit_tiny") for line in out.splitlines())
+    assert "dinov3" not in lca("backbones", "--search", "vit_small*")[1]  # of another class: it would be refused
     code, out, err = lca("backbones", "--search", "resnet*")
     assert (code, out) == (2, "")
     assert "no pre-trained vision transformer 'resnet*'" in err

@@ -24,8 +24,8 @@ from lca.data.decoding import (
     decode,
     decode_all,
     is_image,
-    unreadable_images,
     printable,
+    unreadable_images,
 )
 from lca.errors import LcaError
 from lca.progress import Progress

@@ -125,9 +125,11 @@ def backbones_command(
     if search is not None:
         import timm
 
+        from lca.backbones import usable_names
         from lca.errors import LcaError
 
-        found = [name for name in timm.list_pretrained(search) if name.startswith(("vit_", "deit", "flexivit", "eva_"))]
+        usable = set(usable_names())
+        found = [name for name in timm.list_pretrained(search) if name.partition(".")[0] in usable]
         if not found:
             raise LcaError(f"timm has no pre-trained vision transformer {search!r}")
         print("\n".join(found))
