@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,7 @@ def learn_command(
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
     with _changing(model) as known:
+        from lca.backbones import embedded_names
         from lca.progress import choose_progress
 
         progress = choose_progress(quiet)
@@ -122,6 +124,11 @@ def learn_command(
         _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
     else:
         _print_lesson(lesson, learner, model)
+        if not known and learner.backbone.name in embedded_names():
+            print(
+                f"it stands on {learner.backbone.name}, which is small and comes along; for photos a larger --backbone "
+                "is worth its download (see `lca backbones`)"
+            )
 
 
 def predict_command(
@@ -154,6 +161,8 @@ def predict_command(
 
       find photos -name '*.jpg' | lca predict my-model - --json
     """
+    # Threads that wait actively cost seconds on a busy machine. It has to be said before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from lca.data.decoding import LeftOut, unreadable_images
     from lca.data.folders import ReadingReport
     from lca.progress import Progress, choose_progress
@@ -307,7 +316,7 @@ def forget_command(
         learner = _load(model, device, weights, choose_progress(quiet))
         learner.forget(name)
         learner.save(model)
-    print(f"{model} has forgotten {name}; it knows {len(learner.classes)} classes")
+    print(f"{model} has forgotten {name}; it knows {_count(len(learner.classes), 'class', 'classes')}")
 
 
 @contextmanager
@@ -352,7 +361,7 @@ def _new(
     progress: "Progress",
 ) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
-    from lca.config import BackboneOptions, ViewOptions, load_recipe
+    from lca.config import ViewOptions, load_recipe
     from lca.data.sources import read_card
 
     for key, value in (("backbone.name", backbone), ("backbone.weights", weights), ("device", device)):
@@ -360,13 +369,7 @@ def _new(
             overrides.append(f"{key}={json.dumps(str(value))}")
     loaded = load_recipe(recipe or "best", overrides)
     view = loaded.data.view.over(ViewOptions.model_validate(read_card("folder")["view"]))
-    learner = ContinualClassifier(loaded, view, progress)
-    if backbone is None and loaded.backbone.name == BackboneOptions().name:
-        progress.line(
-            f"new model on {loaded.backbone.name}, which is small and comes along; for photos a larger --backbone is "
-            "worth its download (see `lca backbones`)"
-        )
-    return learner
+    return ContinualClassifier(loaded, view, progress)
 
 
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
