@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import timm
 import torch
+from timm.layers import PatchEmbed
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -29,7 +30,6 @@ from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.data.views import Preprocessing
 from lca.drift import drifts
-from lca.features import FeatureExtractor
 from lca.files import read_json
 from lca.heads import heads
 from lca.merging import operators
@@ -208,7 +208,7 @@ def arm(kill: Kill, folder: Path) -> None:
         once()
 
     def extracted(module: torch.nn.Module, *_: Any) -> None:
-        if isinstance(module, FeatureExtractor) and not module.training:
+        if isinstance(module, PatchEmbed) and not module.training:  # every pass of a transformer begins there
             once()
 
     if kill.kind == "files":

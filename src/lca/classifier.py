@@ -31,7 +31,7 @@ from lca.device import Compute, versions
 from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
-from lca.features import FeatureExtractor, extract
+from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.methods import Phase, methods
@@ -220,8 +220,8 @@ class ContinualClassifier:
     @property
     def knows_distances(self) -> bool:
         """Whether there are statistics that say how far an image lies from every class."""
-        probe = torch.zeros(1, self.extractor.width)
-        return bool(self.classes) and self.method.percentiles(probe, self.branch) is not None
+        statistics = self.method.statistics(self.branch)
+        return statistics is not None and statistics[1].table() is not None
 
     @property
     def working_size(self) -> int:
@@ -231,7 +231,7 @@ class ContinualClassifier:
     def features(self, images: ImageSet | Pixels, what: str = "features") -> Tensor:
         """(n, width), on the classifier's device."""
         with self.compute.determinism():
-            return extract(self.extractor, images, self.progress, what)
+            return self.method.features(images, what)
 
     @torch.no_grad()
     def logits(self, features: Tensor, branch: str | None = None) -> Tensor:
@@ -319,6 +319,8 @@ class ContinualClassifier:
     def _answers(self, pixels: Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
         if not self.classes:
             raise LcaError("this classifier has not learnt any class yet; call learn first")
+        if not len(pixels):
+            return []
         features = self.features(pixels)
         rows = self.probabilities(features, branch).cpu()
         distances = self.method.percentiles(features, branch or self.branch)

@@ -109,7 +109,8 @@ class Deployed(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(n, 3, size, size) in [0, 1] -> probabilities and logits (n, classes), and distance (n,) if there is one."""
-        features = self.extractor((images - self.mean) / self.std)
+        views = (images - self.mean) / self.std
+        features = torch.cat([self._method.embed(views, part) for part in self._method.feature_parts()], dim=1)
         logits = self._method.logits(features, self.branch)
         answer = (logits / self.temperature).softmax(1), logits
         return answer if self.nearest is None else (*answer, self.nearest(features))
@@ -123,7 +124,8 @@ def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
     if branch not in model.method.branches():
         raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
     twin = _twin(model)
-    twin.extractor.tuner.fold()
+    if twin.method.feature_parts() == [""]:  # others may need the transformer without its tuning as well
+        twin.extractor.tuner.fold()
     temperature = model.temperatures.get(branch, 1.0)
     return Deployed(twin.extractor, twin.method, branch, temperature, model.backbone.preprocessing)
 

@@ -1,6 +1,6 @@
 """Features: the one transformer with its tuner and the optional shared feature norm, and extraction with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,13 @@ class FeatureExtractor(nn.Module):
         self.compute = compute
         self.centre_crop = centre_crop
         self.tuner = tuners[tuning.name](tuning)
+        before = [(parent, name, child) for parent in self.vit.modules() for name, child in parent.named_children()]
         self.tuner.attach(self.vit, generator(seed, "tuner"))
+        self._replaced = [
+            (parent, name, child, tuned)
+            for parent, name, child in before
+            if (tuned := parent.get_submodule(name)) is not child
+        ]
         self.norm = nn.LayerNorm(self.width) if tuning.feature_norm else None
         self.to(compute.device)
 
@@ -42,6 +48,18 @@ class FeatureExtractor(nn.Module):
             pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
         features = pooled.float()
         return features if self.norm is None else self.norm(features)
+
+    def pretrained(self, views: Tensor) -> Tensor:
+        """Features of the backbone as it was before it was tuned, without the feature norm: (n, width) in float32."""
+        for parent, name, plain, _ in self._replaced:
+            setattr(parent, name, plain)
+        try:
+            with self.tuner.pretrained_values(), self.compute.autocast():
+                pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+        finally:
+            for parent, name, _, tuned in self._replaced:
+                setattr(parent, name, tuned)
+        return pooled.float()
 
     def tuned_parameters(self) -> dict[str, nn.Parameter]:
         """The live trainable parameters by name."""
@@ -76,16 +94,20 @@ def extract(
     progress: Progress,
     what: str,
     batch_size: int = 256,
+    embed: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device."""
+    """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
+
+    `embed` makes features of views (n, 3, size, size) where it is not the extractor itself.
+    """
     pixels = images.pixels if isinstance(images, ImageSet) else images
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     training = extractor.training
     extractor.eval()
-    rows = [torch.empty(0, extractor.width, device=extractor.compute.device)]
+    rows = []
     with progress.task(what, len(pixels)) as advance:
         for index in torch.arange(len(pixels)).split(batch_size):
-            rows.append(extractor(extractor.evaluation_views(pixels[index])))
+            rows.append((embed or extractor)(extractor.evaluation_views(pixels[index])))
             advance(len(index))
     extractor.train(training)
-    return torch.cat(rows)
+    return torch.cat(rows) if rows else torch.empty(0, extractor.width, device=extractor.compute.device)

@@ -63,6 +63,11 @@ class Stream:
         assert self._evaluation is not None
         return self._evaluation.of_classes(seen)
 
+    def test_of(self, index: int) -> ImageSet:
+        """The evaluation images of one task, in class order. The evaluator's only."""
+        assert self._evaluation is not None
+        return self._evaluation.of_classes(self.task_classes[index])
+
     def evaluation_count(self, classes: Sequence[str]) -> int:
         """How many evaluation images these classes have."""
         assert self._evaluation is not None

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lca.config import AugmentOptions, MethodOptions, TrainingOptions
+from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
-from lca.features import FeatureExtractor
+from lca.features import FeatureExtractor, extract
 from lca.files import State
 from lca.gaussians import GaussianMemory
 from lca.progress import Progress
@@ -84,6 +85,28 @@ class Method(ABC):
     @abstractmethod
     def load_state(self, state: State) -> None:
         """The inverse of `state`, into a method built with the same setting and options."""
+
+    def feature_parts(self) -> list[str]:
+        """Names of what an image's feature is made of, one after the other.
+
+        A named part of an image never changes, so it need not be computed again when later tasks are learnt. The empty
+        name is for features that change with every task.
+        """
+        return [""]
+
+    def embed(self, views: Tensor, part: str) -> Tensor:
+        """One part of the features of views: (n, 3, size, size) -> (n, width of the part)."""
+        features: Tensor = self.setting.extractor(views)
+        return features
+
+    def features(self, images: ImageSet | Pixels, what: str, parts: list[str] | None = None) -> Tensor:
+        """Features (n, width) of images: the given parts side by side, by default all."""
+        names = self.feature_parts() if parts is None else parts
+
+        def embed(views: Tensor) -> Tensor:
+            return torch.cat([self.embed(views, part) for part in names], dim=1)
+
+        return extract(self.setting.extractor, images, self.setting.progress, what, embed=embed)
 
     def branches(self) -> list[str]:
         """Names of the classifiers that stand on the one backbone."""

@@ -77,7 +77,7 @@ class IncrementalMerging(Method):
         self.heads = GrowingHeads(extractor.width, options.head)
         self.branch_set = BranchSet(options.align, self.heads)
         self.tasks = 0
-        self.features: Part = {}
+        self.observed: Part = {}
         self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
@@ -88,7 +88,7 @@ class IncrementalMerging(Method):
             yield Phase("merge", lambda _: self._merge(task, labels), trunk=True)
         else:  # one class has no cross-entropy gradient: the backbone stays, the head row comes from the class mean
             yield Phase("head from mean", lambda _: self._head_from_mean(task, labels), trunk=True)
-        yield Phase("statistics", lambda _: self.branch_set.observe(**self.features))
+        yield Phase("statistics", lambda _: self.branch_set.observe(**self.observed))
         for name in self.branch_set.heads:
             yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
 
@@ -126,16 +126,16 @@ class IncrementalMerging(Method):
         return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
 
     def finish_task(self) -> None:
-        self.features = {}
+        self.observed = {}
         self.tasks += 1
 
     def _observe(self, task: Task, labels: list[int]) -> None:
         """Features of the new images under the merged backbone so far: drift is measured from here, once there are
         classes that can drift."""
         self.setting.extractor.load(self.merge.parameters())
-        self.features = {"labels": torch.tensor(labels)[task.train.labels]}
+        self.observed = {"labels": torch.tensor(labels)[task.train.labels]}
         if self.tasks or len(task.classes) == 1:  # the head of a class alone is made from them
-            self.features["before"] = self._extract(task, "before")
+            self.observed["before"] = self._extract(task, "before")
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         merged = self.merge.parameters()
@@ -149,15 +149,15 @@ class IncrementalMerging(Method):
         self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
         tuned = extractor.tensors()
         self.previous = tuned if self.options.init_from == "previous" else {}
-        self.features["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
+        self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
-        self.features["merged"] = self._extract(task, "merged")
+        self.observed["merged"] = self._extract(task, "merged")
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
             self.heads.tasks[-1].set_from_means(self._class_means(learnt, "merged"), norm=1.0)
 
     def _head_from_mean(self, task: Task, labels: list[int]) -> None:
-        self.features |= {"tuned": self.features["before"], "merged": self.features["before"]}
+        self.observed |= {"tuned": self.observed["before"], "merged": self.observed["before"]}
         if labels[0] == sum(self.heads.sizes):
             self.heads.append_from_means(
                 self._class_means(labels[0], "before"), self.setting.generator("head", task.index)
@@ -180,13 +180,13 @@ class IncrementalMerging(Method):
 
     def _class_means(self, first: int, when: str) -> Tensor:
         """Mean features of the task's classes from label `first` on."""
-        labels, features = self.features["labels"], self.features[when]
+        labels, features = self.observed["labels"], self.observed[when]
         return torch.stack([features[labels == label].mean(0) for label in labels.unique().tolist() if label >= first])
 
     def trunk_state(self) -> State:
         heads, heads_meta = self.heads.state()
         parts = {"base": dict(self.merge.base), "vector": dict(self.merge.vector), "previous": self.previous}
-        parts |= {"heads": heads, "features": self.features, "training": self.training.state()}
+        parts |= {"heads": heads, "features": self.observed, "training": self.training.state()}
         return State(parts, {"heads": heads_meta, "merged": self.merge.count, "tasks": self.tasks})
 
     def load_trunk_state(self, state: State) -> None:
@@ -196,7 +196,7 @@ class IncrementalMerging(Method):
             return {key: tensor.to(device) for key, tensor in state.parts[name].items()}
 
         self.merge = IncrementalMerge(self.options.merge, part("base"), part("vector"), state.meta["merged"])
-        self.previous, self.features, self.tasks = part("previous"), part("features"), state.meta["tasks"]
+        self.previous, self.observed, self.tasks = part("previous"), part("features"), state.meta["tasks"]
         self.heads.load(part("heads"), state.meta["heads"])
         self.training.load(part("training"))
         self.setting.extractor.load(self.merge.parameters())

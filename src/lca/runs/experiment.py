@@ -79,6 +79,7 @@ class _Experiment:
         self.learnt = False
         self.done: dict[str, int] = {}
         self.evaluations: list[Part] = []
+        self._frozen: dict[tuple[str, int], Tensor] = {}  # features of the test images of a task that cannot change
         self.seconds: dict[str, float] = defaultdict(float)
         self._trunk_phases: list[Phase] = []
         self._trunk_seconds: dict[str, float] = defaultdict(float)
@@ -150,9 +151,8 @@ class _Experiment:
             self._task_learnt()
         cache = self.cache if self._trunk_phases else None  # without a trunk of its own, a method shares no features
         features = cache.load_test_features(self.task) if cache else None
-        images = self.stream.test(self.task)
         if features is None:
-            features = self._timed("evaluate", lambda: self.classifier.features(images, f"task {self.task + 1}, test"))
+            features = self._timed("evaluate", self._test_features)
             if cache is not None:
                 cache.save_test_features(self.task, features)
         self._evaluated(features.to(self.classifier.compute.device), len(self.classifier.classes))
@@ -170,6 +170,24 @@ class _Experiment:
         for classes in self._classes_after_each_task():
             self._evaluated(features[images.labels.to(features.device) < classes], classes)
             self.task += 1
+
+    def _test_features(self) -> Tensor:
+        """Features of the test images so far. What cannot change is computed once, task by task, so that a resumed run
+        computes it in the same batches."""
+        method, what = self.classifier.method, f"task {self.task + 1}, test"
+        parts = method.feature_parts()
+        if "" in parts:
+            return self.classifier.features(self.stream.test(self.task), what)
+        rows = []
+        with self.classifier.compute.determinism():
+            for task in range(self.task + 1):
+                missing = [part for part in parts if (part, task) not in self._frozen]
+                if missing:
+                    images = self.stream.test_of(task)
+                    for part in missing:
+                        self._frozen[part, task] = method.features(images, what, [part]).cpu()
+                rows.append(torch.cat([self._frozen[part, task] for part in parts], dim=1))
+        return torch.cat(rows)
 
     def _evaluated(self, features: Tensor, classes: int) -> None:
         """Predictions of every branch for the test images of the first `classes` classes."""

@@ -1,7 +1,8 @@
 """The contract of a tuner: attach to a transformer, hand out its tensors by name, take them back in place."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -39,6 +40,11 @@ class Tuner(ABC):
         Features stay the same up to rounding. What is folded is no longer tuned: `parameters` does not name it and
         `detach` leaves it. What cannot be folded stays as modules; here, everything.
         """
+
+    @contextmanager
+    def pretrained_values(self) -> Iterator[None]:
+        """While it lasts, the transformer's own weights have their pre-trained values; only `full` changes them."""
+        yield
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the current values."""

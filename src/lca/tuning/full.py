@@ -1,5 +1,7 @@
 """Full fine-tuning: every parameter of the transformer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import torch
@@ -30,6 +32,18 @@ class FullTuning(Tuner):
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return self._parameters
+
+    @contextmanager
+    def pretrained_values(self) -> Iterator[None]:
+        tuned = {name: parameter.data for name, parameter in self._parameters.items()}
+        for name, parameter in self._parameters.items():
+            self._pretrained[name] = self._pretrained[name].to(parameter.device)
+            parameter.data = self._pretrained[name]
+        try:
+            yield
+        finally:
+            for name, parameter in self._parameters.items():
+                parameter.data = tuned[name]
 
     def detach(self) -> None:
         self.load(self._pretrained)

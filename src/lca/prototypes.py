@@ -1,0 +1,45 @@
+"""Class means: the mean feature of every class, with its count, so that a class can be learnt in several lessons."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lca.files import Part
+
+
+class ClassMeans:
+    """The mean features of all classes learnt so far, by label; labels are learnt in order."""
+
+    def __init__(self) -> None:
+        self.means = torch.zeros(0, 0)
+        self.counts = torch.zeros(0)
+
+    def observe(self, labels: Tensor, features: Tensor) -> None:
+        """Add features (n, d) of classes, new or known: μ <- μ + (mean of the new - μ) k / (n + k)."""
+        classes = max(int(labels.max()) + 1, len(self.counts))
+        means, counts = features.new_zeros(classes, features.shape[1]), features.new_zeros(classes)
+        if len(self.counts):
+            means[: len(self.counts)], counts[: len(self.counts)] = self.means, self.counts
+        labels = labels.to(features.device)
+        added = torch.zeros_like(counts).index_add(0, labels, torch.ones_like(labels, dtype=counts.dtype))
+        sums = torch.zeros_like(means).index_add(0, labels, features)
+        total = counts + added
+        self.means = means + (sums - added[:, None] * means) / total.clamp(min=1)[:, None]
+        self.counts = total
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """Cosine of features (n, d) with every class mean: (n, classes)."""
+        return functional.linear(functional.normalize(features), functional.normalize(self.means.to(features)))
+
+    def forget(self, label: int) -> None:
+        """Remove a class; the labels above move down by one."""
+        kept = torch.arange(len(self.counts), device=self.counts.device) != label
+        self.means, self.counts = self.means[kept], self.counts[kept]
+
+    def state(self) -> Part:
+        """Tensors; `load` is the inverse."""
+        return {"means": self.means, "counts": self.counts} if len(self.counts) else {}
+
+    def load(self, part: Part, device: torch.device) -> None:
+        self.means = part.get("means", torch.zeros(0, 0)).to(device)
+        self.counts = part.get("counts", torch.zeros(0)).to(device)
