@@ -355,8 +355,8 @@ def test_presets_by_name_and_as_a_start():
     assert branch("lca") == {"name": "lca", **PRESETS["lca"]}
     own = branch({"preset": "lca", "name": "strong", "robustness": 1.0})
     assert AlignmentOptions(**own) == options(**{**PRESETS["lca"], "name": "strong", "robustness": 1.0})
-    with pytest.raises(ValueError, match="unknown branch 'slca'"):
-        branch("slca")
+    with pytest.raises(ValueError, match="unknown branch 'xlca'"):
+        branch("xlca")
 
 
 def test_every_preset_is_valid():
@@ -393,3 +393,31 @@ def test_the_published_ca_and_lca_differ_where_the_code_does():
     assert (lca.robustness, lca.nearest_mean_filter, lca.average) == (0.1, True, "classes")
     assert ca.memory_key == lca.memory_key
     assert math.isclose(ca.weight_decay, 5e-4)
+
+
+def test_old_means_can_be_shortened(monkeypatch):
+    """With classes without any spread, the samples are the scaled means themselves."""
+    memory = GaussianMemory(CovarianceOptions(ridge=0.0))
+    means = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    for label, mean in enumerate(means):
+        memory.observe(label, mean.repeat(3, 1))
+    forward, seen = GrowingHeads.forward, []
+    monkeypatch.setattr(GrowingHeads, "forward", lambda heads, rows: seen.append(rows) or forward(heads, rows))
+    settings = options(mean_decay=0.3, samples=1, epochs=1, per_class=1)
+    align(random_heads((1, 2, 3)), memory, settings, randomness)
+    factors = torch.tensor([1 - 0.3 * (1 - task / 3) for task in (1, 2, 2, 3, 3, 3)])
+    torch.testing.assert_close(seen[0], factors[:, None] * means, rtol=0, atol=1e-5)
+
+
+def test_features_can_be_drawn_anew_for_every_epoch():
+    memory = separable()[0]
+    once, again = (
+        align(random_heads(), memory, options(epochs=epochs, redraw=redraw), randomness)[0]
+        for epochs, redraw in ((2, False), (2, True))
+    )
+    features = memory.means()
+    assert not torch.allclose(once(features), again(features), atol=1e-5)
+    one, other = (
+        align(random_heads(), memory, options(epochs=1, redraw=redraw), randomness)[0] for redraw in (False, True)
+    )
+    assert torch.equal(one(features), other(features))  # the first epoch's draw is the same

@@ -128,3 +128,46 @@ def test_the_schedule():
     assert cosine(0.5, 0.1, 0) == pytest.approx(0.5)
     assert cosine(0.5, 0.1, 0.5) == pytest.approx(0.3)
     assert cosine(0.5, 0.1, 1) == pytest.approx(0.1)
+
+
+def test_the_tuner_may_have_a_learning_rate_of_its_own(make_extractor, make_task):
+    """Without momentum and decay a first step of plain SGD is proportional to the learning rate."""
+    task = make_task(0, ("a", "b"), 2)
+    plain = {"momentum": 0.0, "weight_decay": 0.0, "epochs": 1, "batch_size": 4}
+
+    def step(**rates):
+        extractor, heads, tuning = start(make_extractor, **plain, **rates)
+        before = extractor.tensors()
+        tuning.epoch(task, 0, heads)
+        tuning.finish(task, heads, [0, 1])
+        change = {name: each - before[name] for name, each in extractor.tensors().items() if name.endswith("lora_B")}
+        return change, heads.tasks[0].weight
+
+    usual, head = step(lr=0.1)
+    slow, same_head = step(lr=0.1, tuner_lr=0.001)
+    assert torch.equal(head, same_head)
+    for name, change in usual.items():
+        assert change.abs().max() > 0
+        torch.testing.assert_close(slow[name] * 100, change, rtol=1e-3, atol=1e-6)
+
+
+def test_schedules():
+    cosine_rates = TrainingOptions(epochs=4, lr=0.1, final_lr=0.02)
+    assert cosine_rates.rate(0.1, 2) == cosine(0.1, 0.02, 0.5)
+    assert cosine_rates.rate(0.01, 2) == pytest.approx(cosine(0.1, 0.02, 0.5) / 10)
+    assert [TrainingOptions(schedule="constant").rate(0.3, epoch) for epoch in (0, 9)] == [0.3, 0.3]
+    steps = TrainingOptions(epochs=20, schedule="steps", milestones=(0.5, 0.9))
+    assert [steps.rate(1.0, epoch) for epoch in (0, 9, 10, 17, 18, 19)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "steps"}, "go together"),
+        ({"milestones": (0.5,)}, "go together"),
+        ({"schedule": "steps", "milestones": (5,)}, "shares of the epochs"),
+    ],
+)
+def test_schedules_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingOptions(**options)

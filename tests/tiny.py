@@ -46,7 +46,11 @@ BRANCHES = [
     {"preset": "lda", "samples": 16},
     {"preset": "best", **QUICK},
 ]
-SMALL_METHOD: dict[str, dict[str, Any]] = {"im": {"align": BRANCHES}}
+SMALL_METHOD: dict[str, dict[str, Any]] = {
+    "im": {"align": BRANCHES},
+    "slca": {"align": [{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}]},
+    "sldc": {"align": [{"preset": "best", **QUICK}]},
+}
 """Options that make a method quick; a method that is not here is tested with its defaults."""
 SMALL_TUNING: dict[str, dict[str, Any]] = {
     "lora": {"rank": 2, "alpha": 4.0, "dropout": 0.1},
@@ -76,11 +80,13 @@ def variants() -> dict[str, dict[str, Any]]:
     """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator and drift model.
 
     They are read from the registries: what is registered is tested. Every tuner is tested with `im`, which also merges;
-    the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them.
+    the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them. A method that is a
+    case of another one (SLCA of incremental merging) shares its code, so its options are tested there.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
-        fields = methods[name].Options.model_fields
+        special = any(issubclass(methods[name], methods[other]) for other in methods if other != name)
+        fields = {} if special else methods[name].Options.model_fields
         found[name] = {"method": method_section(name)}
         for tuner in TUNERS if name == "im" else ("full", "none"):
             tuning = {"name": tuner, **SMALL_TUNING.get(tuner, {}), "feature_norm": True}

@@ -42,6 +42,11 @@ class AlignmentOptions(Options):
 
     samples: int = Field(512, ge=1)
     """Features drawn per class, once per task."""
+    redraw: bool = False
+    """Draw them anew for every epoch (SLCA)."""
+    mean_decay: float = Field(0.0, ge=0, le=1)
+    """Shorten the means of older classes: μ (1 - decay (1 - (τ + 1) / (t + 1))) for a class of task τ after task t
+    (SLCA, with 0.1)."""
     epochs: int = Field(10, ge=1)
     batches: Literal["balanced", "random"] = "balanced"
     """`balanced`: the same number of samples of every class in every batch. `random`: as in the published code."""
@@ -184,12 +189,21 @@ def align(
     parameters = heads.trainable(options.train_heads)
     if not parameters:
         return heads, {}
-    drawn, classes = memory.sample(options.samples, generator("samples", 0, memory.means().device))
-    classes, features, keep = classes.to(drawn.device), drawn.flatten(0, 1), None
-    if options.nearest_mean_filter:
-        keep = nearest_mean_mask(features, classes.repeat_interleave(options.samples), memory.means())
-    sizes = heads.sizes
-    lr, loss = drawn.new_zeros(()), drawn.new_zeros(())
+    sizes, device = heads.sizes, memory.means().device
+
+    def draw(epoch: int) -> tuple[Tensor, Tensor | None]:
+        """Features (classes · samples, d) in label order, and which of them the filter keeps."""
+        samples, _ = memory.sample(options.samples, generator("samples", epoch, device))
+        if options.mean_decay:
+            samples = samples - (options.mean_decay * _age(sizes, device)[:, None] * memory.means())[:, None]
+        rows = samples.flatten(0, 1)
+        if not options.nearest_mean_filter:
+            return rows, None
+        return rows, nearest_mean_mask(rows, classes.repeat_interleave(options.samples), memory.means())
+
+    classes = torch.arange(sum(sizes), device=device)
+    features, keep = draw(0)
+    lr, loss = features.new_zeros(()), features.new_zeros(())
     momenta = [torch.zeros_like(parameter) for parameter in parameters]
 
     def step(index: Tensor) -> None:
@@ -211,7 +225,12 @@ def align(
             lr.fill_(cosine(options.lr, 0.0, epoch / options.epochs))
             loss.zero_()
             draws = generator("batches", epoch, torch.device("cpu"))
-            batches = list(_batches(len(classes), options, draws, drawn.device))
+            batches = list(_batches(len(classes), options, draws, device))
+            if options.redraw and epoch:
+                again, kept_again = draw(epoch)
+                features.copy_(again)  # in place: a captured step reads from there
+                if keep is not None and kept_again is not None:
+                    keep.copy_(kept_again)
             fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
             for index in batches:
                 fast_step(index)
@@ -220,6 +239,12 @@ def align(
     if not all(parameter.isfinite().all() for parameter in parameters):
         raise LcaError(f"the alignment of branch {options.name!r} diverged; lower its lr (it is {options.lr})")
     return heads, {"loss": float(loss) / len(batches), "kept": 1.0 if keep is None else float(keep.float().mean())}
+
+
+def _age(sizes: list[int], device: torch.device) -> Tensor:
+    """1 - (τ + 1) / (t + 1) of every class: 0 for the newest task's, near 1 for the oldest of many."""
+    tasks = torch.arange(1, len(sizes) + 1, device=device).repeat_interleave(torch.tensor(sizes, device=device))
+    return 1 - tasks / len(sizes)
 
 
 def _batches(

@@ -23,9 +23,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ca": {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"},
     "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
     "lda": {"kind": "lda", "drift": {"model": "affine"}},
+    "slca": {
+        "robustness": 0.0,
+        "average": "samples",
+        "batches": "random",
+        "batch_size": 256,
+        "samples": 256,
+        "redraw": True,
+        "mean_decay": 0.1,
+        "logit_norm": 0.1,
+        "epochs": 3,
+        "start": "restart",
+    },
     "best": {"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True},
 }
-"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, and what measured best."""
+"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, SLCA's own alignment, and what
+measured best."""
 
 
 def branch(spec: Any) -> Any:

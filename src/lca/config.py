@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from lca.errors import LcaError, nearest
+from lca.schedules import cosine
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -159,12 +160,35 @@ class TrainingOptions(Options):
     batch_size: int = Field(64, ge=1)
     optimiser: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
+    tuner_lr: float | None = Field(None, gt=0)
+    """Learning rate of the tuned tensors, where it differs from the head's."""
+    schedule: Literal["cosine", "constant", "steps"] = "cosine"
+    """How the learning rates change from epoch to epoch; `steps` divides them by ten after each milestone."""
+    milestones: tuple[float, ...] = ()
+    """`steps`: shares of the epochs, for example 0.9."""
     final_lr: float = Field(1e-6, ge=0)
-    """The cosine schedule's end, reached after the last epoch."""
+    """The cosine schedule's end for `lr`, reached after the last epoch; `tuner_lr` ends in proportion."""
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
     distillation: float = Field(0.0, ge=0)
     """Weight of the mean squared difference to the previous backbone's feature of the same view, from task 2 on."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if bool(self.milestones) != (self.schedule == "steps"):
+            raise ValueError("milestones and schedule: steps go together")
+        if not all(0 < share < 1 for share in self.milestones):
+            raise ValueError(f"milestones are shares of the epochs between 0 and 1, came {self.milestones}")
+        return self
+
+    def rate(self, full: float, epoch: int) -> float:
+        """The learning rate in an epoch, of tensors whose full one is `full`."""
+        if self.schedule == "constant":
+            return full
+        done = epoch / self.epochs
+        if self.schedule == "steps":
+            return full * 0.1 ** sum(done >= share for share in self.milestones)
+        return cosine(full, self.final_lr * (full / self.lr), done)
 
 
 DEFAULT_NAMES = {"method": "im", "tuning": "lora"}

@@ -17,7 +17,6 @@ from lca.files import Part
 from lca.heads import GrowingHeads, TaskHead
 from lca.progress import Progress
 from lca.randomness import generator, global_randomness
-from lca.schedules import cosine
 
 
 @dataclass
@@ -32,10 +31,10 @@ class _Running:
 class FineTuning:
     """Fine-tuning of a task's classes with a head of their own, restartable after every epoch.
 
-    Cross-entropy on the task's classes; SGD or AdamW over tuned tensors and head with one learning rate, cosine per
-    epoch. All draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so the epoch after a
-    restart is the epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the mean squared
-    difference between the features of the same view under both is added.
+    Cross-entropy on the task's classes; SGD or AdamW over tuned tensors and head, the learning rate set per epoch. All
+    draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so the epoch after a restart is the
+    epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the mean squared difference
+    between the features of the same view under both is added.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class FineTuning:
         options, device = self._options, self._extractor.compute.device
         running = self._resume(task, heads)
         for group in running.optimiser.param_groups:
-            group["lr"] = cosine(options.lr, options.final_lr, number / options.epochs)
+            group["lr"] = options.rate(group["full_lr"], number)
         pixels, labels = task.train.pixels.to(device), task.train.labels.to(device)
         order = torch.randperm(len(labels), generator=generator(self._seed, "shuffle", task.index, number)).to(device)
         boxes, flips = draw_crops(
@@ -110,7 +109,7 @@ class FineTuning:
             head = head.to(self._extractor.compute.device)
             parameters = {f"tuned.{name}": each for name, each in self._extractor.tuned_parameters().items()}
             parameters |= {f"head.{name}": each for name, each in head.named_parameters()}
-            self._running = _Running(head, parameters, self._optimiser(list(parameters.values())))
+            self._running = _Running(head, parameters, self._optimiser(parameters))
             if self._stored:
                 self._restore(self._running, self._stored)
         return self._running
@@ -142,9 +141,18 @@ class FineTuning:
         correct = (logits.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
 
-    def _optimiser(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def _optimiser(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         options = self._options
+        rates = {"tuned.": options.tuner_lr or options.lr, "head.": options.lr}
+        groups = [
+            {
+                "params": [each for name, each in parameters.items() if name.startswith(start)],
+                "lr": rate,
+                "full_lr": rate,
+            }
+            for start, rate in rates.items()
+        ]
+        groups = [group for group in groups if group["params"]]
         if options.optimiser == "adamw":
-            betas = (options.momentum, 0.999)
-            return torch.optim.AdamW(parameters, lr=options.lr, betas=betas, weight_decay=options.weight_decay)
-        return torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
+            return torch.optim.AdamW(groups, betas=(options.momentum, 0.999), weight_decay=options.weight_decay)
+        return torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay)

@@ -35,7 +35,7 @@ class ImOptions(MethodOptions):
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
     head: HeadOptions = HeadOptions()
     align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
-    """Branches on the one trunk: preset names (none, ca, lca, lda, best) or mappings, each one row of results."""
+    """Branches on the one trunk: preset names (none, ca, lca, lda, slca, best) or mappings, each one row of results."""
 
     @field_validator("align", mode="before")
     @classmethod

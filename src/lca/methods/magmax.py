@@ -1,0 +1,29 @@
+"""MagMax: fine-tune one task after another, and merge the task vectors by the largest magnitude of each entry."""
+
+from typing import ClassVar, Literal
+
+from lca.alignment import AlignmentOptions
+from lca.merging import MergeOptions
+from lca.methods import methods
+from lca.methods.base import MethodInfo
+from lca.methods.im import ImOptions, IncrementalMerging
+
+
+class MagMaxOptions(ImOptions):
+    name: Literal["magmax"] = "magmax"  # type: ignore[assignment]
+    merge: MergeOptions = MergeOptions(operator="max_abs")
+    init_from: Literal["merged", "previous", "base"] = "previous"
+    align: tuple[AlignmentOptions, ...] = ("none",)  # type: ignore[assignment]
+
+
+@methods.register("magmax")
+class MagMax(IncrementalMerging):
+    """The largest of all entries is the largest of the largest so far and the new one, so one running vector serves and
+    no task's weights are kept. As published with full tuning (`tuning: full`); here with any tuner."""
+
+    info = MethodInfo(
+        title="MagMax",
+        reference="Marczak et al.: MagMax: Leveraging Model Merging for Seamless Continual Learning, ECCV 2024",
+        trains="the tuner (as published the whole backbone) and the task's head",
+    )
+    Options: ClassVar = MagMaxOptions

@@ -1,0 +1,32 @@
+"""SLCA: fine-tune everything with a slow learning rate, one task after another, then align the heads."""
+
+from typing import ClassVar, Literal
+
+from lca.alignment import AlignmentOptions
+from lca.heads import HeadOptions
+from lca.merging import MergeOptions
+from lca.methods import methods
+from lca.methods.base import MethodInfo
+from lca.methods.im import ImOptions, IncrementalMerging
+
+
+class SlcaOptions(ImOptions):
+    name: Literal["slca"] = "slca"  # type: ignore[assignment]
+    merge: MergeOptions = MergeOptions(operator="last")
+    head: HeadOptions = HeadOptions(bias=True)
+    align: tuple[AlignmentOptions, ...] = ("slca",)  # type: ignore[assignment]
+
+
+@methods.register("slca")
+class Slca(IncrementalMerging):
+    """Incremental merging whose merge is the last task's tensors: sequential fine-tuning. The slow learner is
+    `training.tuner_lr`, a hundredth of the head's as published; the recipe `slca` sets it, with full tuning. Its
+    alignment (`slca`) shortens old means, normalises logits and starts from the heads as trained after every task;
+    `align: [none, ca, lca, slca]` gives the others beside it."""
+
+    info = MethodInfo(
+        title="SLCA",
+        reference="Zhang et al.: SLCA: Slow Learner with Classifier Alignment, ICCV 2023",
+        trains="the tuner (as published the whole backbone, slowly) and the task's head, then all heads on samples",
+    )
+    Options: ClassVar = SlcaOptions

@@ -1,0 +1,30 @@
+"""SLDC: sequential fine-tuning whose old class statistics are moved along with the backbone."""
+
+from typing import ClassVar, Literal
+
+from lca.alignment import AlignmentOptions
+from lca.merging import MergeOptions
+from lca.methods import methods
+from lca.methods.base import MethodInfo
+from lca.methods.im import ImOptions, IncrementalMerging
+
+
+class SldcOptions(ImOptions):
+    name: Literal["sldc"] = "sldc"  # type: ignore[assignment]
+    merge: MergeOptions = MergeOptions(operator="last")
+    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
+
+
+@methods.register("sldc")
+class Sldc(IncrementalMerging):
+    """After the idea of the paper, with our parts: the linear map between the features of the new images before and
+    after is our affine drift model (the identity plus a ridge correction), the heads are aligned as in `best`, and
+    `training.distillation` is its feature distillation. Its symmetric cross-entropy, its weakly non-linear map and its
+    auxiliary images are not built."""
+
+    info = MethodInfo(
+        title="SLDC (linear)",
+        reference="SLDC, arXiv 2511.09926, AAAI 2026",
+        trains="the tuner and the task's head, then all heads on samples of the moved class Gaussians",
+    )
+    Options: ClassVar = SldcOptions
