@@ -171,3 +171,34 @@ def test_schedules():
 def test_schedules_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         TrainingOptions(**options)
+
+
+def test_what_is_trained_on_which_batches_and_how_can_be_replaced(make_extractor, make_task):
+    """A prompt method trains other tensors with another loss; a comparison with other code gives its batches."""
+    task = make_task(0, ("a", "b"), 4)
+    scale = torch.nn.Parameter(torch.ones(24))
+    seen = []
+
+    class Scaled(FineTuning):
+        def parameters(self):
+            return {"scale": scale}
+
+        def loss(self, views, labels, head, teacher):
+            seen.append(labels.tolist())
+            with torch.no_grad():
+                features = self._extractor(views)
+            logits = head(features * scale)
+            return functional.cross_entropy(logits, labels) + scale.square().mean(), logits
+
+        def batches(self, task, number):
+            return [torch.tensor([0, 4]), torch.tensor([7])]
+
+    extractor = make_extractor()
+    before = extractor.tensors()
+    options = TrainingOptions(epochs=1, lr=0.1)
+    tuning = Scaled(extractor, options, AUGMENT, 3, Progress())
+    measured = tuning.epoch(task, 0, GrowingHeads(24, HeadOptions()))
+    assert seen == [[0, 1], [1]]
+    assert equal(extractor.tensors(), before)
+    assert not torch.equal(scale, torch.ones(24))
+    assert measured["loss"] > 0.5

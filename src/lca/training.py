@@ -1,7 +1,7 @@
 """The one training loop: fine-tune the tuned tensors and a head on the images of a task, epoch by epoch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,7 +59,6 @@ class FineTuning:
         for group in running.optimiser.param_groups:
             group["lr"] = options.rate(group["full_lr"], number)
         pixels, labels = task.train.pixels.to(device), task.train.labels.to(device)
-        order = torch.randperm(len(labels), generator=generator(self._seed, "shuffle", task.index, number)).to(device)
         boxes, flips = draw_crops(
             task.train.pixels.sizes, self._augment, generator(self._seed, "augment", task.index, number)
         )
@@ -70,7 +69,8 @@ class FineTuning:
             global_randomness(self._seed, "dropout", task.index, number, device),
             self._progress.task(what, len(labels)) as advance,
         ):
-            for index in order.split(options.batch_size):
+            for index in self.batches(task, number):
+                index = index.to(device)
                 views = training_view(pixels[index], boxes[index], flips[index], self._extractor.preprocessing)
                 totals += self._step(running, views, labels[index], teacher)
                 advance(len(index))
@@ -79,6 +79,30 @@ class FineTuning:
         if not math.isfinite(loss):
             raise LcaError(f"training diverged in {what}: the loss is {loss}; lower training.lr (it is {options.lr})")
         return {"loss": loss, "accuracy": correct}
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained besides the head. A subclass may train something else, prompts for example."""
+        return self._extractor.tuned_parameters()
+
+    def loss(
+        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the logits of the task's classes; `labels` count within the task."""
+        features = self._extractor(views)
+        logits = head(features)
+        loss = functional.cross_entropy(logits, labels)
+        if teacher is not None and self._options.distillation:
+            self._extractor.eval()  # the teacher answers without dropout
+            with torch.no_grad():
+                target = self._extractor.forward_with(teacher, views)
+            self._extractor.train()
+            loss = loss + self._options.distillation * functional.mse_loss(features, target)
+        return loss, logits
+
+    def batches(self, task: Task, number: int) -> Sequence[Tensor]:
+        """The images of every batch of an epoch, in an order drawn for it."""
+        draws = generator(self._seed, "shuffle", task.index, number)
+        return torch.randperm(len(task.train), generator=draws).split(self._options.batch_size)
 
     def finish(self, task: Task, heads: GrowingHeads, new: list[int]) -> None:
         """Append the trained rows of the new classes (positions in the task) to the heads; known ones are dropped."""
@@ -107,7 +131,7 @@ class FineTuning:
         if self._running is None:
             head = heads.new_head(len(task.classes), generator(self._seed, "head", task.index))
             head = head.to(self._extractor.compute.device)
-            parameters = {f"tuned.{name}": each for name, each in self._extractor.tuned_parameters().items()}
+            parameters = {f"tuned.{name}": each for name, each in self.parameters().items()}
             parameters |= {f"head.{name}": each for name, each in head.named_parameters()}
             self._running = _Running(head, parameters, self._optimiser(parameters))
             if self._stored:
@@ -126,15 +150,7 @@ class FineTuning:
 
     def _step(self, running: _Running, views: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None) -> Tensor:
         """One optimiser step; the summed loss and the number of correct answers stay on the device."""
-        features = self._extractor(views)
-        logits = running.head(features)
-        loss = functional.cross_entropy(logits, labels)
-        if teacher is not None and self._options.distillation:
-            self._extractor.eval()  # the teacher answers without dropout
-            with torch.no_grad():
-                target = self._extractor.forward_with(teacher, views)
-            self._extractor.train()
-            loss = loss + self._options.distillation * functional.mse_loss(features, target)
+        loss, logits = self.loss(views, labels, running.head, teacher)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         running.optimiser.step()
