@@ -48,6 +48,7 @@ BRANCHES = [
 ]
 SMALL_METHOD: dict[str, dict[str, Any]] = {
     "im": {"align": BRANCHES},
+    "ranpac": {"projection": 64},
     "slca": {"align": [{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}]},
     "sldc": {"align": [{"preset": "best", **QUICK}]},
 }

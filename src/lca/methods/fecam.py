@@ -1,0 +1,155 @@
+"""FeCAM: an image belongs to the class whose Gaussian is nearest, each class measuring with its own covariance.
+
+The covariance of a class is shrunk, Σ + γ1 V1 I + γ2 V2 (1 - I) with V1 its mean variance and V2 its mean covariance of
+two features, and then normalised to a correlation matrix, so that no class wins by its mere spread.
+"""
+
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from lca.data.streams import Task
+from lca.files import State
+from lca.gaussians import CovarianceOptions, GaussianMemory
+from lca.methods import methods
+from lca.methods.base import MethodInfo, Setting
+from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
+
+FLOOR = 1e-3
+"""Added to the unit diagonal of a correlation matrix: a direction in which a class has hardly any spread (features
+after a layer norm have one) must not decide alone."""
+
+
+class FeCamOptions(FirstTaskOptions):
+    name: Literal["fecam"] = "fecam"
+    shrink_variances: float = Field(1.0, ge=0)
+    """γ1: what is added to every variance, in units of the mean variance. The paper has 1, for few images 100."""
+    shrink_covariances: float = Field(1.0, ge=0)
+    """γ2: what is added to every covariance of two features, in units of their mean; at most γ1, as then the shrunk
+    matrix stays positive semi-definite."""
+    tukey: float = Field(1.0, gt=0, le=1)
+    """Power of the Tukey transform that makes features more like a Gaussian, sign(x) |x|^t; 1 leaves them alone."""
+    reference: bool = False
+    """Measure as the PILOT code does: Σ + 100 I, the correlations between the *rows* of that matrix (it is taken for
+    data), and the pseudo-inverse of them."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.reference and (self.shrink_variances, self.shrink_covariances) != (1.0, 1.0):
+            raise ValueError("with reference: true, shrink_variances and shrink_covariances would do nothing")
+        if self.shrink_covariances > self.shrink_variances:
+            raise ValueError(
+                f"shrink_covariances ({self.shrink_covariances}) must not exceed shrink_variances "
+                f"({self.shrink_variances}): the shrunk matrix might be no covariance any more"
+            )
+        return self
+
+
+def shrunk_correlations(covariance: Tensor, variances: float, covariances: float) -> Tensor:
+    """D^-1/2 (Σ + γ1 V1 I + γ2 V2 (1 - I)) D^-1/2 with D the diagonal of the matrix between: (d, d). The paper's text
+    gives it in two steps, shrinkage and normalisation. Where there is no spread at all it is the identity."""
+    width, trace = len(covariance), covariance.trace()
+    between = (covariance.sum() - trace) / max(width * (width - 1), 1)
+    identity = torch.eye(width).to(covariance)
+    if trace <= 0:
+        return identity
+    shrunk = covariance + variances * trace / width * identity + covariances * between * (1 - identity)
+    scales = shrunk.diagonal().clamp(min=1e-12 * float(trace) / width).sqrt()
+    return shrunk / scales[:, None] / scales
+
+
+def whitening(correlations: Tensor) -> Tensor:
+    """W with W Wᵀ = (R + FLOOR I)⁻¹, so that |x W|² is the squared Mahalanobis distance of x from zero."""
+    identity = torch.eye(len(correlations)).to(correlations)
+    root = torch.linalg.cholesky(correlations + FLOOR * identity)
+    return torch.linalg.solve_triangular(root, identity, upper=False).T.float().contiguous()
+
+
+def reference_whitening(covariance: Tensor) -> Tensor:
+    """The same for the pseudo-inverse of corrcoef(Σ + 100 I)."""
+    rows = covariance + 100 * torch.eye(len(covariance)).to(covariance)
+    values, vectors = torch.linalg.eigh(torch.corrcoef(rows))
+    kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
+    return (vectors[:, kept] / values[kept].sqrt()).float().contiguous()
+
+
+@methods.register("fecam")
+class FeCam(TunedOnFirstTask):
+    """Kept of a class are its mean and the exact factor of its covariance, of at most as many rows as it has images:
+    smaller than a covariance where these are few, and what a class that comes back is combined with. What distances are
+    measured with follows from that, so it is made once, when it is first asked for, and not stored. A class with one
+    image has no spread of its own: it measures with the covariance pooled over all classes."""
+
+    info = MethodInfo(
+        title="FeCAM",
+        reference="Goswami et al.: FeCAM: Exploiting the Heterogeneity of Class Distributions in Exemplar-Free "
+        "Continual Learning, NeurIPS 2023",
+        trains="the tuner, on the first task; then a mean and a covariance of every class",
+    )
+    Options: ClassVar = FeCamOptions
+    options: FeCamOptions
+
+    def __init__(self, setting: Setting, options: FeCamOptions) -> None:
+        super().__init__(setting, options)
+        self.memory = GaussianMemory(CovarianceOptions())
+        self._whitenings: dict[int, Tensor] = {}
+        self._pooled: Tensor | None = None  # the one that classes with one image share
+
+    def learn_classes(self, task: Task, labels: Tensor) -> None:
+        features = self._transformed(self.features(task.train, f"task {task.index + 1}, features"))
+        labels = labels.to(features.device)
+        for label in labels.unique().tolist():
+            self.memory.observe(label, features[labels == label])
+            self._whitenings.pop(label, None)
+        self._pooled = None
+
+    def logits(self, features: Tensor, branch: str) -> Tensor:
+        """Minus the squared distance between feature and class mean, both of length one: it is of the order of one."""
+        features = functional.normalize(self._transformed(features))
+        logits = features.new_empty(len(features), len(self.memory.classes))
+        for label, gaussian in self.memory.classes.items():
+            apart = features - functional.normalize(gaussian.mean.to(features), dim=0)
+            logits[:, label] = -(apart @ self._whitening(label).to(features)).square().sum(1)
+        return logits
+
+    def forget(self, label: int) -> None:
+        self.memory.forget(label)
+        self._whitenings = {old - (old > label): each for old, each in self._whitenings.items() if old != label}
+        self._pooled = None
+
+    def state(self) -> State:
+        state = super().state()
+        state.parts["classes"], state.meta["classes"] = self.memory.state()
+        return state
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        device = self.setting.extractor.compute.device
+        part = {name: tensor.to(device) for name, tensor in state.parts["classes"].items()}
+        self.memory.load(part, state.meta["classes"])
+        self._whitenings, self._pooled = {}, None
+
+    def _transformed(self, features: Tensor) -> Tensor:
+        return features if self.options.tukey == 1 else features.sign() * features.abs() ** self.options.tukey
+
+    def _whitening(self, label: int) -> Tensor:
+        """What the distance to a class is measured with: (d, d)."""
+        gaussian = self.memory.classes[label]
+        if gaussian.count < 2:
+            if self._pooled is None:
+                pooled = self.memory.pooled()
+                self._pooled = self._measure(pooled.scatter / max(pooled.freedom, 1))
+            return self._pooled
+        if label not in self._whitenings:
+            rows = gaussian.factor.double()
+            self._whitenings[label] = self._measure(rows.T @ rows / (gaussian.count - 1))
+        return self._whitenings[label]
+
+    def _measure(self, covariance: Tensor) -> Tensor:
+        options = self.options
+        if options.reference:
+            return reference_whitening(covariance)
+        return whitening(shrunk_correlations(covariance, options.shrink_variances, options.shrink_covariances))
