@@ -1,0 +1,184 @@
+"""EASE: every task gets a subspace, tuned tensors of its own that are then frozen; all subspaces answer together."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from lca.config import MethodOptions
+from lca.data.streams import Task
+from lca.files import Part, State
+from lca.heads import GrowingHeads, HeadOptions
+from lca.methods import methods
+from lca.methods.base import Method, MethodInfo, Phase, Setting
+from lca.training import FineTuning
+
+PRETRAINED = "pretrained"
+
+
+class EaseOptions(MethodOptions):
+    name: Literal["ease"] = "ease"
+    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    """The head a task's subspace is tuned with; it is dropped afterwards."""
+    alpha: float = Field(0.1, ge=0)
+    """α: what all the subspaces together count that are not a class's own, which counts 1."""
+    pretrained_branch: bool = False
+    """Whether the pre-trained features answer beside the subspaces, for every class alike."""
+    beta: float = Field(1.0, ge=0)
+    """β: what the pre-trained features count, with `pretrained_branch`."""
+
+
+def synthesise(means: Tensor, seen: Tensor, homes: Tensor) -> Tensor:
+    """The prototypes (classes, subspaces, d) of all classes in all subspaces.
+
+    `means` (classes, subspaces, d) are mean features, valid where `seen` (classes, subspaces) says that images of the
+    class went through the subspace; there they are the prototypes. For a class a at home in subspace i = homes[a], a
+    prototype that is missing in subspace d is mixed from the classes C_d that were seen there, by how similar they
+    look in i, where a and all of C_d were seen:
+
+        p_a^(d) = Σ_{c in C_d} softmax_{c in C_d}( cos(p_a^(i), p_c^(i)) ) p_c^(d)
+
+    While no class returns, C_d are the classes of the task of d and of all later ones, as published. Where C_d is empty
+    (its classes were forgotten), the prototype is 0 and has no say.
+    """
+    unit, home = functional.normalize(means, dim=2), homes[:, None, None]
+    cosines = torch.einsum("ad,csd->acs", unit.take_along_dim(home, 1)[:, 0], unit).take_along_dim(home, 2)
+    shares = torch.where(seen.any(0), cosines.masked_fill(~seen, -torch.inf).softmax(1), 0)
+    return torch.where(seen[:, :, None], means, torch.einsum("acs,csd->asd", shares, means))
+
+
+def subspace_weights(homes: Tensor, subspaces: int, alpha: float, beta: float | None) -> Tensor:
+    """What each subspace counts for each class: (classes, subspaces).
+
+    A class's own subspace counts 1, each of the k others α / k; published as α / t for the task t = 0, 1, ..., which is
+    the same while every task has a subspace. With a β, the first subspace is the pre-trained branch: it counts β, and
+    is not one of the k.
+    """
+    own = homes[:, None] == torch.arange(subspaces, device=homes.device)
+    branch = torch.zeros_like(own)
+    branch[:, :1] = beta is not None
+    others = ~own & ~branch
+    weights = alpha * others / others.sum(1, keepdim=True).clamp(min=1) + (beta or 0.0) * branch
+    return torch.where(own, 1.0, weights)
+
+
+@methods.register("ease")
+class Ease(Method):
+    """A task of several classes gets a subspace: the tuner's initial values, trained with a head of the task's own and
+    frozen. Its images then go through all subspaces so far, once; their class means are the prototypes. What the old
+    classes lack in new subspaces is synthesised, see `synthesise`. The logit of a class is Σ_j w_j cos(x_j, p_j) over
+    the subspaces j, see `subspace_weights`. Any tuner does; the published one is `adapter`.
+
+    A task of one class has nothing to train: the class is at home in the newest subspace. If there is none yet, the
+    pre-trained features become the first subspace, and stay one. The same goes for a tuner without tensors. A class
+    that returns stays where it is at home; its means move by the number of its images, and in subspaces that it had not
+    seen they take the place of what was synthesised.
+    """
+
+    info = MethodInfo(
+        title="EASE",
+        reference="Zhou et al.: Expandable Subspace Ensemble for Pre-Trained Model-Based CIL, CVPR 2024",
+        trains="the tuner, anew for every task; then class means in all subspaces, compared by cosine",
+    )
+    Options: ClassVar = EaseOptions
+    options: EaseOptions
+
+    def __init__(self, setting: Setting, options: EaseOptions) -> None:
+        super().__init__(setting, options)
+        extractor = setting.extractor
+        self.initial = extractor.tensors()
+        tuned = {id(parameter): name for name, parameter in extractor.tuned_parameters().items()}
+        self._places = {place: tuned[id(each)] for place, each in extractor.named_parameters() if id(each) in tuned}
+        self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        self.subspaces: dict[str, Part] = {PRETRAINED: {}} if options.pretrained_branch else {}
+        self.homes: list[int] = []
+        self.means = torch.zeros(0, 0, extractor.width, device=extractor.compute.device)
+        self.counts = self.means[:, :, 0]
+        self._rebuild()
+
+    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+        heads = GrowingHeads(self.setting.extractor.width, self.options.head)
+        tuned = len(task.classes) > 1 and bool(self.initial)
+        if tuned:
+            epochs = self.setting.training.epochs
+            yield Phase("finetune", lambda epoch: self._finetune(task, epoch, heads), epochs)
+        yield Phase("prototypes", lambda _: self._learn_classes(task, labels, heads if tuned else None))
+
+    def feature_parts(self) -> list[str]:
+        return list(self.subspaces)
+
+    def embed(self, views: Tensor, part: str) -> Tensor:
+        extractor = self.setting.extractor
+        if part == PRETRAINED:
+            return extractor.pretrained(views)
+        tensors = {place: self.subspaces[part][name] for place, name in self._places.items()}
+        features: Tensor = torch.func.functional_call(extractor, tensors, (views,))  # by name: export swaps parameters
+        return features
+
+    def logits(self, features: Tensor, branch: str) -> Tensor:
+        parts = features.unflatten(1, (len(self.subspaces), self.setting.extractor.width))
+        return functional.linear(functional.normalize(parts, dim=2).flatten(1), self._rows)
+
+    def forget(self, label: int) -> None:
+        kept = [each for each in range(len(self.homes)) if each != label]
+        self.homes, self.means, self.counts = [self.homes[each] for each in kept], self.means[kept], self.counts[kept]
+        self._rebuild()
+
+    def state(self) -> State:
+        parts = {**self.subspaces, "means": {"means": self.means, "counts": self.counts}}
+        meta = {"subspaces": list(self.subspaces), "homes": list(self.homes)}
+        return State({**parts, "training": self.training.state()}, meta)
+
+    def load_state(self, state: State) -> None:
+        device = self.setting.extractor.compute.device
+        parts = {name: {key: each.to(device) for key, each in part.items()} for name, part in state.parts.items()}
+        self.subspaces = {name: parts[name] for name in state.meta["subspaces"]}
+        self.homes = list(state.meta["homes"])
+        self.means, self.counts = parts["means"]["means"], parts["means"]["counts"]
+        self.training.load(parts["training"])
+        for newest in list(self.subspaces.values())[-1:]:
+            self.setting.extractor.load(newest or self.initial)
+        self._rebuild()
+
+    def _finetune(self, task: Task, epoch: int, heads: GrowingHeads) -> dict[str, float]:
+        if epoch == 0:
+            self.setting.extractor.load(self.initial)
+        return self.training.epoch(task, epoch, heads)
+
+    def _learn_classes(self, task: Task, labels: list[int], heads: GrowingHeads | None) -> None:
+        """Freeze what was tuned as a new subspace, if there is anything; then the class means in all subspaces."""
+        if heads is not None:
+            self.training.finish(task, heads, list(range(len(task.classes))))
+            name = f"subspace {len(self.subspaces.keys() - {PRETRAINED})}"
+            self.subspaces = {**self.subspaces, name: self.setting.extractor.tensors()}
+        elif not self.subspaces:
+            self.subspaces = {PRETRAINED: {}}
+        new = max(labels) + 1 - len(self.homes)
+        self.homes = self.homes + [len(self.subspaces) - 1] * new
+        features = self.features(task.train, f"task {task.index + 1}, features")
+        self._observe(torch.tensor(labels)[task.train.labels], features.unflatten(1, (len(self.subspaces), -1)))
+        self._rebuild()
+
+    def _observe(self, labels: Tensor, features: Tensor) -> None:
+        """Add features (n, subspaces, d) of classes, new or known: μ <- μ + (mean of the new - μ) k / (n + k)."""
+        (old, earlier), classes = self.counts.shape, len(self.homes)
+        means = features.new_zeros(classes, *features.shape[1:])
+        counts = features.new_zeros(means.shape[:2])
+        means[:old, :earlier], counts[:old, :earlier] = self.means, self.counts
+        labels = labels.to(features.device)
+        added = torch.bincount(labels, minlength=classes)[:, None].to(counts)
+        sums = torch.zeros_like(means).index_add(0, labels, features)
+        total = counts + added
+        self.means = means + (sums - added[:, :, None] * means) / total.clamp(min=1)[:, :, None]
+        self.counts = total
+
+    def _rebuild(self) -> None:
+        """The rows of the classifier (classes, subspaces x d): all prototypes, of length w_j in subspace j."""
+        homes = torch.tensor(self.homes, dtype=torch.long, device=self.means.device)
+        beta = self.options.beta if self.options.pretrained_branch else None
+        prototypes = functional.normalize(synthesise(self.means, self.counts > 0, homes), dim=2)
+        weights = subspace_weights(homes, self.means.shape[1], self.options.alpha, beta)
+        self._rows = (weights[:, :, None] * prototypes).flatten(1)
