@@ -1,0 +1,136 @@
+"""CODA-Prompt and DualPrompt, against plain computations."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import tiny
+from lca.methods.coda_prompt import _orthogonal
+from lca.tuning.insertion import inserting
+
+TASKS = ({"3": 6, "7": 5}, {"1": 6}, {"0": 5, "9": 6})
+CODA = {"components": 3, "tokens": 2, "layers": (0, 1)}
+DUAL = {"tokens": 2, "general_layers": (0,), "expert_layers": (1,)}
+
+
+def taught(name, tasks=TASKS, **options):
+    model = tiny.classifier(tiny.recipe(method={"name": name, **options}))
+    for number, counts in enumerate(tasks):
+        model.learn(tiny.task(number, counts))
+    return model
+
+
+def views(model):
+    return model.extractor.evaluation_views(tiny.images({"3": 3, "0": 3}, skip=20).pixels)
+
+
+def plain_query(model):
+    vit = tiny.load_tiny_backbone().vit
+    with torch.no_grad():
+        return vit.forward_head(vit.forward_features(views(model)), pre_logits=True)
+
+
+def prompted(model, rows):
+    insertions = model.method.insertions
+    with torch.no_grad(), inserting({insertions[layer]: each for layer, each in rows.items()}):
+        return model.extractor.eval()(views(model))
+
+
+def test_the_backbone_and_its_tuner_stay_as_they_were():
+    fresh = tiny.classifier(tiny.recipe(method={"name": "coda_prompt", **CODA}))
+    for name, options in (("coda_prompt", CODA), ("dualprompt", DUAL)):
+        model = taught(name, **options)
+        assert all(torch.equal(model.extractor.tensors()[key], each) for key, each in fresh.extractor.tensors().items())
+        torch.testing.assert_close(model.method.query(views(model)), plain_query(model), rtol=0, atol=1e-6)
+
+
+def test_coda_sums_its_components_by_how_they_match_the_image():
+    model, rows = taught("coda_prompt", **CODA), {}
+    method, query = model.method, plain_query(model)
+    for layer in (0, 1):
+        prompts = torch.cat([method.prompts[f"{layer}.P.{group}"] for group in (0, 1)]).detach()
+        keys = torch.cat([method.prompts[f"{layer}.K.{group}"] for group in (0, 1)]).detach()
+        attention = torch.cat([method.prompts[f"{layer}.A.{group}"] for group in (0, 1)]).detach()
+        assert prompts.shape == (6, 4, 24)
+        rows[layer] = torch.zeros(len(query), 2, 2, 24)
+        for image in range(len(query)):
+            for component in range(6):
+                weight = functional.cosine_similarity(query[image] * attention[component], keys[component], dim=0)
+                rows[layer][image] += weight * prompts[component].reshape(2, 2, 24)
+    torch.testing.assert_close(model.method.embed(views(model), ""), prompted(model, rows), rtol=0, atol=1e-5)
+    assert not torch.allclose(prompted(model, rows), plain_query(model), atol=1e-3)
+
+
+def test_coda_trains_the_newest_components_only():
+    first = taught("coda_prompt", TASKS[:1], **CODA).method.prompts
+    later = taught("coda_prompt", **CODA).method.prompts
+    assert set(first) < set(later)
+    assert all(torch.equal(first[name], later[name]) for name in first)
+
+
+def test_new_components_are_orthogonal_while_there_is_room():
+    random = torch.Generator().manual_seed(0)
+    first = _orthogonal(torch.randn(3, 8, generator=random), [])
+    second = _orthogonal(torch.randn(4, 8, generator=random), [first])
+    both = torch.cat([first, second])
+    torch.testing.assert_close(both @ both.T, torch.eye(7), rtol=0, atol=1e-5)
+    crowded = _orthogonal(torch.randn(4, 8, generator=random), [both])
+    torch.testing.assert_close(crowded.norm(dim=1), torch.ones(4))
+
+
+def test_dualprompt_takes_the_prefix_of_the_nearest_key():
+    model = taught("dualprompt", **DUAL)
+    prompts, query = {name: each.detach() for name, each in model.method.prompts.items()}, plain_query(model)
+    keys = torch.stack([prompts["key.0"], prompts["key.1"]])
+    chosen = functional.cosine_similarity(query[:, None], keys[None], dim=2).argmax(1)
+    rows = {
+        0: prompts["general.0"],
+        1: torch.stack([prompts[f"expert.1.{entry}"] for entry in chosen.tolist()]),
+    }
+    torch.testing.assert_close(model.method.embed(views(model), ""), prompted(model, rows), rtol=0, atol=1e-5)
+    voted = taught("dualprompt", **DUAL, batch_vote=True)
+    assert voted.method.rows(query)[1].flatten(1).unique(dim=0).shape[0] == 1
+
+
+def test_a_new_task_of_dualprompt_starts_from_the_last_prefix_and_leaves_it():
+    first = taught("dualprompt", TASKS[:1], **DUAL)
+    model = taught("dualprompt", TASKS[:1], **DUAL)
+    model.method.grow(2)
+    assert torch.equal(model.method.prompts["expert.1.1"], first.method.prompts["expert.1.0"])
+    later = taught("dualprompt", **DUAL).method.prompts
+    assert torch.equal(later["expert.1.0"], first.method.prompts["expert.1.0"])
+    assert torch.equal(later["key.0"], first.method.prompts["key.0"])
+    assert not torch.equal(later["general.0"], first.method.prompts["general.0"])
+
+
+def test_a_key_is_pulled_towards_its_images():
+    def closeness(pull):
+        model = taught("dualprompt", TASKS[:1], **{**DUAL, "pull": pull})
+        query = model.method.query(model.extractor.evaluation_views(tiny.images(TASKS[0]).pixels))
+        return float(functional.cosine_similarity(query, model.method.prompts["key.0"].detach()[None]).mean())
+
+    assert closeness(5.0) > closeness(0.0) + 0.01
+
+
+CHANGES = {
+    "coda_prompt": (CODA, [{"components": 4}, {"tokens": 3}, {"layers": (1,)}, {"head": {"bias": False}}]),
+    "dualprompt": (
+        DUAL,
+        [{"tokens": 3}, {"general_layers": (1,), "expert_layers": (0,)}, {"head": {"bias": False}}],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, change) for name, (_, changes) in CHANGES.items() for change in changes]
+)
+def test_every_option_changes_a_number(name, change):
+    base = CHANGES[name][0]
+    one, two = taught(name, **base), taught(name, **{**base, **change})
+    images = tiny.images({"3": 3, "0": 3}, skip=20)
+    assert not torch.allclose(one.logits(one.features(images)), two.logits(two.features(images)), atol=1e-5)
+
+
+def test_layers_beyond_the_depth_are_clipped_with_a_warning():
+    with pytest.warns(UserWarning, match="clipped to 1"):
+        tiny.classifier(tiny.recipe(method={"name": "coda_prompt"}))
