@@ -410,3 +410,29 @@ def test_only_what_peft_knows_becomes_an_adapter(tmp_path):
     with pytest.raises(LcaError, match="was not made by lca export"):
         shipping.export_peft(small(method="finetune"), tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("method", ["simplecil", "aper", "ranpac", "fecam", "ease", "coda_prompt", "dualprompt"])
+@pytest.mark.parametrize("tuner", ["lora", "full"])
+def test_methods_that_make_their_features_otherwise(tmp_path, method, tuner):
+    model = tiny.classifier(
+        tiny.recipe(method=tiny.method_section(method), tuning={"name": tuner}, training={"epochs": 1})
+    )
+    model.learn(tiny.task(0, {"3": 6, "7": 5}))
+    model.learn(tiny.task(1, {"1": 4, "0": 4}))
+    images = tiny.images(dict.fromkeys("3710", 3), skip=20)
+    views = model.extractor.evaluation_views(images.pixels)
+    scaled = (views * 0.5 + 0.5).contiguous()  # the tiny transformer's mean and deviation are 0.5
+    expected = model.probabilities(model.features(images))
+    torch.testing.assert_close(shipping.deployed(model)(scaled)[0], expected, rtol=0, atol=1e-5)
+    shipping.export_torch(model, tmp_path / "m.pt2")
+    loaded = torch.export.load(tmp_path / "m.pt2").module()
+    torch.testing.assert_close(loaded(scaled)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_an_adapter_cannot_stand_for_a_method_of_several_passes(tmp_path):
+    model = tiny.classifier(tiny.recipe(method="aper", training={"epochs": 1}))
+    model.learn(tiny.task(0, {"3": 6, "7": 5}))
+    with pytest.raises(LcaError, match="'aper' makes its features of several passes"):
+        shipping.export_peft(model, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()

@@ -26,6 +26,8 @@ from lca.features import FeatureExtractor
 from lca.files import new_folder, read_json, save_tensors, write_json
 from lca.gaussians import GaussianMemory
 from lca.methods.base import Method
+from lca.methods.prompted import Prompted
+from lca.tuning.insertion import remove_prefixes
 from lca.tuning.lora import LoraOptions, write_peft
 from lca.tuning.peft_library import PeftOptions, make_config
 from lca.unknown import FARTHEST, KnownDistances
@@ -101,6 +103,8 @@ class Deployed(nn.Module):
             statistics = None
         self.nearest = None if statistics is None else NearestClass(*statistics)
         self.requires_grad_(False).eval()
+        with torch.no_grad():
+            self(torch.zeros(1, 3, scaling.size, scaling.size))  # what is computed on first use is no part of the graph
 
     @property
     def outputs(self) -> list[str]:
@@ -186,6 +190,11 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
             f"the tuning is {options.name!r}, which the peft library does not know; it can take over lora and "
             "peft:NAME. --onnx and --torch export every model"
         )
+    if model.method.feature_parts() != [""]:
+        raise LcaError(
+            f"method {model.recipe.method.name!r} makes its features of several passes, which one adapter cannot give; "
+            "--onnx and --torch export every model"
+        )
     ours = _is_ours(folder / "lca.json")
     if folder.exists() and not (overwrite or ours) and (not folder.is_dir() or any(folder.iterdir())):
         raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
@@ -205,6 +214,8 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
 def _twin(model: ContinualClassifier) -> ContinualClassifier:
     """An independent copy on the CPU in float32, made of the model's state."""
     extractor = copy.deepcopy(model.extractor)
+    if isinstance(model.method, Prompted):
+        remove_prefixes(extractor.vit)
     extractor.tuner.detach()
     recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False})
     twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))

@@ -1,8 +1,10 @@
 """Features: the one transformer with its tuner and the optional shared feature norm, and extraction with it."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import torch
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.backbones import Backbone
@@ -49,13 +51,21 @@ class FeatureExtractor(nn.Module):
         features = pooled.float()
         return features if self.norm is None else self.norm(features)
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Where the tuned parameters are found from here, by the tuner's names. Asked for when all is in place: a
+        method may have wrapped parts of the transformer."""
+        own = {id(parameter): name for name, parameter in self.tuner.parameters().items()}
+        return {own[id(each)]: name for name, each in self.named_parameters() if id(each) in own}
+
     def pretrained(self, views: Tensor) -> Tensor:
         """Features of the backbone as it was before it was tuned, without the feature norm: (n, width) in float32."""
         for parent, name, plain, _ in self._replaced:
             setattr(parent, name, plain)
+        values = {self.names[name]: each for name, each in self.tuner.pretrained_tensors().items()}
         try:
-            with self.tuner.pretrained_values(), self.compute.autocast():
-                pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+            with self.compute.autocast():
+                pooled: Tensor = torch.func.functional_call(_Pooled(self.vit), values, (views,))
         finally:
             for parent, name, _, tuned in self._replaced:
                 setattr(parent, name, tuned)
@@ -85,6 +95,18 @@ class FeatureExtractor(nn.Module):
 
     def evaluation_views(self, pixels: Pixels) -> Tensor:
         return evaluation_view(pixels.to(self.compute.device), self.preprocessing, self.centre_crop)
+
+
+class _Pooled(nn.Module):
+    """A transformer up to its pooled feature, as one module whose weights can be given."""
+
+    def __init__(self, vit: VisionTransformer) -> None:
+        super().__init__()
+        self.training, self.vit = vit.training, vit
+
+    def forward(self, views: Tensor) -> Tensor:
+        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+        return pooled
 
 
 @torch.no_grad()

@@ -75,11 +75,11 @@ class DualPrompt(Prompted):
         keys = torch.stack([self.prompts[f"key.{entry}"] for entry in range(self._entries())])
         chosen = (functional.normalize(query) @ functional.normalize(keys).T).argmax(1)
         if self.options.batch_vote:
-            chosen = chosen.mode().values.expand(len(query))
+            chosen = chosen.mode().values.expand(query.shape[0])
         return self._rows(chosen)
 
     def _rows(self, chosen: Tensor) -> dict[int, Tensor]:
-        found = {layer: self.prompts[f"general.{layer}"].expand(len(chosen), -1, -1, -1) for layer in self.general}
+        found: dict[int, Tensor] = {layer: self.prompts[f"general.{layer}"] for layer in self.general}
         for layer in self.expert:
             pool = torch.stack([self.prompts[f"expert.{layer}.{entry}"] for entry in range(self._entries())])
             found[layer] = pool[chosen]

@@ -109,11 +109,11 @@ class FeCam(TunedOnFirstTask):
     def logits(self, features: Tensor, branch: str) -> Tensor:
         """Minus the squared distance between feature and class mean, both of length one: it is of the order of one."""
         features = functional.normalize(self._transformed(features))
-        logits = features.new_empty(len(features), len(self.memory.classes))
-        for label, gaussian in self.memory.classes.items():
-            apart = features - functional.normalize(gaussian.mean.to(features), dim=0)
-            logits[:, label] = -(apart @ self._whitening(label).to(features)).square().sum(1)
-        return logits
+        columns = []
+        for label in sorted(self.memory.classes):
+            apart = features - functional.normalize(self.memory.classes[label].mean.to(features), dim=0)
+            columns.append(-(apart @ self._whitening(label).to(features)).square().sum(1))
+        return torch.stack(columns, dim=1) if columns else features[:, :0]
 
     def forget(self, label: int) -> None:
         self.memory.forget(label)

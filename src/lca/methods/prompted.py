@@ -75,7 +75,7 @@ class Prompted(Method):
 
     @abstractmethod
     def rows(self, query: Tensor) -> dict[int, Tensor]:
-        """The prefixes of images by their queries (n, width): (n, 2, tokens, width) by block; keys first."""
+        """The prefixes of images by their queries (n, width): ([n,] 2, tokens, width) by block; keys first."""
 
     def training_rows(self, query: Tensor) -> dict[int, Tensor]:
         """The same while a task is learnt."""

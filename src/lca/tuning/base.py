@@ -1,8 +1,7 @@
 """The contract of a tuner: attach to a transformer, hand out its tensors by name, take them back in place."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -41,10 +40,9 @@ class Tuner(ABC):
         `detach` leaves it. What cannot be folded stays as modules; here, everything.
         """
 
-    @contextmanager
-    def pretrained_values(self) -> Iterator[None]:
-        """While it lasts, the transformer's own weights have their pre-trained values; only `full` changes them."""
-        yield
+    def pretrained_tensors(self) -> dict[str, Tensor]:
+        """The pre-trained values of what the tuner changes in place of the transformer's own; only `full` does."""
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the current values."""

@@ -1,7 +1,5 @@
 """Full fine-tuning: every parameter of the transformer."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import torch
@@ -33,17 +31,10 @@ class FullTuning(Tuner):
     def parameters(self) -> dict[str, nn.Parameter]:
         return self._parameters
 
-    @contextmanager
-    def pretrained_values(self) -> Iterator[None]:
-        tuned = {name: parameter.data for name, parameter in self._parameters.items()}
+    def pretrained_tensors(self) -> dict[str, Tensor]:
         for name, parameter in self._parameters.items():
             self._pretrained[name] = self._pretrained[name].to(parameter.device)
-            parameter.data = self._pretrained[name]
-        try:
-            yield
-        finally:
-            for name, parameter in self._parameters.items():
-                parameter.data = tuned[name]
+        return self._pretrained
 
     def detach(self) -> None:
         self.load(self._pretrained)

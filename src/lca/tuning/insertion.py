@@ -128,3 +128,11 @@ def plain_attention(block: nn.Module) -> Attention:
         what = type(block if attention is None else attention).__name__
         raise LcaError(f"prefixes need timm's plain Attention, came {what}; `vpt` and `prompt` work with any attention")
     return attention
+
+
+def remove_prefixes(root: nn.Module) -> None:
+    """Put every attention with a prefix back as it was."""
+    for parent in list(root.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, PrefixAttention):
+                setattr(parent, name, child.inner)
