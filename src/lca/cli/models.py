@@ -1,24 +1,21 @@
 """Verbs for a model of one's own: learn, predict, evaluate, info, forget."""
 
-import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet, check_model
+from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 
 if TYPE_CHECKING:
-    from lca.classifier import ContinualClassifier, Prediction
-    from lca.data.decoding import LeftOut
-    from lca.data.folders import ReadingReport
+    from lca.classifier import ContinualClassifier
     from lca.history import Lesson
     from lca.progress import Progress
 
@@ -170,7 +167,7 @@ def predict_command(
     if as_json and as_csv:
         raise LcaError("--json and --csv exclude each other")
     report, progress = ReadingReport(), choose_progress(quiet)
-    paths = list(_image_paths(images, report))
+    paths = list(image_paths(images, report))
     for line in report.lines():
         progress.warning(line)
     if not paths:
@@ -178,7 +175,7 @@ def predict_command(
     learner = _load(model, device, weights, Progress())
     if not learner.classes:
         raise LcaError(f"{model} knows no class; teach it one with `lca learn {model} FOLDER`")
-    printer = _PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
+    printer = PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
     left_out: list[LeftOut] = []
     with (progress if len(paths) > 8 else Progress()).task("answering", len(paths)) as advance:
         for start in range(0, len(paths), CHUNK):
@@ -396,105 +393,6 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
 
 def _count(number: int, singular: str, plural: str = "") -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
-
-
-def _image_paths(arguments: Iterable[str], report: "ReadingReport") -> Iterator[Path]:
-    """The files that arguments name: files as they are, folders with all images below, patterns, - for a list."""
-    for argument in arguments:
-        if argument == "-":
-            for line in sys.stdin:
-                if line.strip():
-                    yield from _files_of(Path(line.rstrip("\r\n")), report)
-        elif has_magic(argument) and not Path(argument).exists():
-            for match in sorted(glob(argument, recursive=True)) or [argument]:
-                yield from _files_of(Path(match), report)
-        else:
-            yield from _files_of(Path(argument), report)
-
-
-def _files_of(path: Path, report: "ReadingReport") -> list[Path]:
-    from lca.data.folders import image_files
-
-    return image_files(path, report) if path.is_dir() else [path]
-
-
-class _Printer:
-    """Prints answers as they come, in the table's format."""
-
-    def __init__(self, paths: list[Path], top: int, learner: "ContinualClassifier", branch: str | None) -> None:
-        self._width = min(max(len(_shown(path)) for path in paths), 60)
-        self._top = top
-        self._calibrated = (branch or learner.branch) in learner.temperatures
-
-    def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        facts = self.facts(path, answer)
-        if "error" in facts:
-            print(f"{facts['image']:<{self._width}}  could not be read: {facts['error']}")
-            return
-        far = "" if facts["distance"] is None else f"  distance {facts['distance']:5.1f} %"
-        first, *others = (f"{each['label']} {100 * each['probability']:.1f} %" for each in facts["top"])
-        mark = "unknown, nearest to " if facts["unknown"] else ""
-        print(f"{facts['image']:<{self._width}}  {mark}{first}{far}" + f"  ({', '.join(others)})" * bool(others))
-
-    def end(self) -> None:
-        sys.stdout.flush()
-
-    def facts(self, path: Path, answer: "Prediction | LeftOut") -> dict[str, Any]:
-        from lca.data.decoding import LeftOut
-
-        if isinstance(answer, LeftOut):
-            return {"image": _shown(path), "error": answer.reason}
-        return {
-            "image": _shown(path),
-            "label": answer.label,
-            "probability": round(answer.probability, 6),
-            "calibrated": self._calibrated,
-            "distance": None if answer.distance is None else round(answer.distance, 3),
-            "unknown": answer.unknown,
-            "top": [{"label": label, "probability": round(value, 6)} for label, value in answer.top(self._top)],
-        }
-
-
-class _JsonPrinter(_Printer):
-    """One JSON array, an image a line."""
-
-    _before = "["
-
-    def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        print(self._before, json.dumps(self.facts(path, answer), ensure_ascii=False), sep="\n", end="")
-        self._before = ","
-
-    def end(self) -> None:
-        print("\n]", flush=True)
-
-
-class _CsvPrinter(_Printer):
-    """A line per image, with a header."""
-
-    def __init__(self, paths: list[Path], top: int, learner: "ContinualClassifier", branch: str | None) -> None:
-        super().__init__(paths, top, learner, branch)
-        others = [f"{what}_{place}" for place in range(2, top + 1) for what in ("label", "probability")]
-        self._columns = ["image", "label", "probability", "calibrated", "distance", "unknown", *others, "error"]
-        self._writer = csv.DictWriter(sys.stdout, self._columns, restval="", lineterminator="\n")
-        self._writer.writeheader()
-
-    def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        row = self.facts(path, answer)
-        for place, each in enumerate(row.pop("top", [])[1:], start=2):
-            row |= {f"label_{place}": each["label"], f"probability_{place}": each["probability"]}
-        for name in ("unknown", "calibrated"):
-            row |= {name: str(row[name]).lower()} if name in row else {}
-        self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
-
-
-_PRINTERS: dict[str, type[_Printer]] = {"table": _Printer, "json": _JsonPrinter, "csv": _CsvPrinter}
-
-
-def _shown(path: Path) -> str:
-    """A path that can be printed, whatever its bytes."""
-    from lca.data.decoding import printable
-
-    return printable(str(path))
 
 
 def _print_json(content: Any) -> None:
