@@ -88,8 +88,9 @@ def variants() -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
-        special = any(issubclass(methods[name], methods[other]) for other in methods if other != name)
-        fields = {} if special else methods[name].Options.model_fields
+        options = methods[name].Options
+        special = any(issubclass(options, methods[other].Options) for other in methods if other != name)
+        fields = {} if special else options.model_fields
         found[name] = {"method": method_section(name)}
         for tuner in TUNERS if name == "im" else ("full", "none"):
             tuning = {"name": tuner, **SMALL_TUNING.get(tuner, {}), "feature_norm": True}

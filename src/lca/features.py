@@ -53,9 +53,9 @@ class FeatureExtractor(nn.Module):
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Where the tuned parameters are found from here, by the tuner's names. Asked for when all is in place: a
-        method may have wrapped parts of the transformer."""
-        own = {id(parameter): name for name, parameter in self.tuner.parameters().items()}
+        """Where the tuned parameters are found from here, by the names of `tuned_parameters`. Asked for when all is in
+        place: a method may have wrapped parts of the transformer."""
+        own = {id(parameter): name for name, parameter in self.tuned_parameters().items()}
         return {own[id(each)]: name for name, each in self.named_parameters() if id(each) in own}
 
     def pretrained(self, views: Tensor) -> Tensor:
@@ -88,8 +88,7 @@ class FeatureExtractor(nn.Module):
 
     def forward_with(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
         """Features under other tuned values, without a second transformer (the teacher of distillation)."""
-        own = {id(parameter): name for name, parameter in self.tuned_parameters().items()}
-        swapped = {name: tensors[own[id(p)]] for name, p in self.named_parameters() if id(p) in own}
+        swapped = {self.names[name]: each for name, each in tensors.items()}
         features: Tensor = torch.func.functional_call(self, swapped, (views,))
         return features
 

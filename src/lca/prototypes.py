@@ -15,17 +15,12 @@ class ClassMeans:
         self.counts = torch.zeros(0)
 
     def observe(self, labels: Tensor, features: Tensor) -> None:
-        """Add features (n, d) of classes, new or known: μ <- μ + (mean of the new - μ) k / (n + k)."""
+        """Add features (n, d) of classes, new or known."""
         classes = max(int(labels.max()) + 1, len(self.counts))
         means, counts = features.new_zeros(classes, features.shape[1]), features.new_zeros(classes)
         if len(self.counts):
             means[: len(self.counts)], counts[: len(self.counts)] = self.means, self.counts
-        labels = labels.to(features.device)
-        added = torch.zeros_like(counts).index_add(0, labels, torch.ones_like(labels, dtype=counts.dtype))
-        sums = torch.zeros_like(means).index_add(0, labels, features)
-        total = counts + added
-        self.means = means + (sums - added[:, None] * means) / total.clamp(min=1)[:, None]
-        self.counts = total
+        self.means, self.counts = updated(means, counts, labels, features)
 
     def cosines(self, features: Tensor) -> Tensor:
         """Cosine of features (n, d) with every class mean: (n, classes)."""
@@ -43,3 +38,13 @@ class ClassMeans:
     def load(self, part: Part, device: torch.device) -> None:
         self.means = part.get("means", torch.zeros(0, 0)).to(device)
         self.counts = part.get("counts", torch.zeros(0)).to(device)
+
+
+def updated(means: Tensor, counts: Tensor, labels: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Means (classes, ..., d) and counts (classes, ...) with features (n, ..., d) added to the classes of their labels:
+    μ <- μ + (mean of the k new - μ) k / (n + k)."""
+    labels = labels.to(features.device)
+    added = torch.zeros_like(counts).index_add(0, labels, torch.ones_like(features[..., 0]))
+    sums = torch.zeros_like(means).index_add(0, labels, features)
+    total = counts + added
+    return means + (sums - added[..., None] * means) / total.clamp(min=1)[..., None], total

@@ -14,6 +14,7 @@ from lca.files import Part, State
 from lca.heads import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
+from lca.prototypes import updated
 from lca.training import FineTuning
 
 PRETRAINED = "pretrained"
@@ -90,8 +91,6 @@ class Ease(Method):
         super().__init__(setting, options)
         extractor = setting.extractor
         self.initial = extractor.tensors()
-        tuned = {id(parameter): name for name, parameter in extractor.tuned_parameters().items()}
-        self._places = {place: tuned[id(each)] for place, each in extractor.named_parameters() if id(each) in tuned}
         self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
         self.subspaces: dict[str, Part] = {PRETRAINED: {}} if options.pretrained_branch else {}
         self.homes: list[int] = []
@@ -112,11 +111,9 @@ class Ease(Method):
 
     def embed(self, views: Tensor, part: str) -> Tensor:
         extractor = self.setting.extractor
-        if part == PRETRAINED:
-            return extractor.pretrained(views)
-        tensors = {place: self.subspaces[part][name] for place, name in self._places.items()}
-        features: Tensor = torch.func.functional_call(extractor, tensors, (views,))  # by name: export swaps parameters
-        return features
+        return (
+            extractor.pretrained(views) if part == PRETRAINED else extractor.forward_with(self.subspaces[part], views)
+        )
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         parts = features.unflatten(1, (len(self.subspaces), self.setting.extractor.width))
@@ -163,17 +160,12 @@ class Ease(Method):
         self._rebuild()
 
     def _observe(self, labels: Tensor, features: Tensor) -> None:
-        """Add features (n, subspaces, d) of classes, new or known: μ <- μ + (mean of the new - μ) k / (n + k)."""
+        """Add features (n, subspaces, d) of classes, new or known."""
         (old, earlier), classes = self.counts.shape, len(self.homes)
         means = features.new_zeros(classes, *features.shape[1:])
         counts = features.new_zeros(means.shape[:2])
         means[:old, :earlier], counts[:old, :earlier] = self.means, self.counts
-        labels = labels.to(features.device)
-        added = torch.bincount(labels, minlength=classes)[:, None].to(counts)
-        sums = torch.zeros_like(means).index_add(0, labels, features)
-        total = counts + added
-        self.means = means + (sums - added[:, :, None] * means) / total.clamp(min=1)[:, :, None]
-        self.counts = total
+        self.means, self.counts = updated(means, counts, labels, features)
 
     def _rebuild(self) -> None:
         """The rows of the classifier (classes, subspaces x d): all prototypes, of length w_j in subspace j."""

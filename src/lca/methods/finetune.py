@@ -8,7 +8,6 @@ from torch import Tensor
 
 from lca.config import MethodOptions
 from lca.data.streams import Task
-from lca.features import extract
 from lca.files import State
 from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
 from lca.methods import methods
@@ -76,10 +75,10 @@ class SequentialFineTuning(Method):
         self.tensors = self.setting.extractor.tensors()
         newest = self.heads.tasks[-1]
         if new and isinstance(newest, PrototypeHead):
-            features = extract(self.setting.extractor, task.train, self.setting.progress, "class means")
+            features = self.features(task.train, "class means")
             means = [features[(task.train.labels == place).to(features.device)].mean(0) for place in new]
             newest.set_from_means(torch.stack(means), norm=1.0)
 
     def _head_from_mean(self, task: Task) -> None:
-        features = extract(self.setting.extractor, task.train, self.setting.progress, "class mean")
+        features = self.features(task.train, "class mean")
         self.heads.append_from_means(features.mean(0, keepdim=True), self.setting.generator("head", task.index))

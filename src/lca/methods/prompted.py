@@ -12,19 +12,18 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
-from lca.features import extract
 from lca.files import State
-from lca.heads import GrowingHeads, HeadOptions, TaskHead
-from lca.methods.base import Method, Phase, Setting
+from lca.heads import HeadOptions, TaskHead
+from lca.methods.base import Phase, Setting
+from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training import FineTuning
 from lca.tuning.base import replace_module
 from lca.tuning.insertion import PrefixAttention, inserting, plain_attention
 from lca.tuning.prefix import chosen_blocks
 
 
-class PromptedOptions(MethodOptions):
+class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
     """Key rows, and as many value rows, of a prefix."""
     head: HeadOptions = HeadOptions(bias=True)
@@ -49,8 +48,9 @@ class PromptTraining(FineTuning):
         return functional.cross_entropy(logits, labels) + self._method.training_term(query), logits
 
 
-class Prompted(Method):
-    """The prompts are `prompts`, by name; they grow task by task."""
+class Prompted(SequentialFineTuning):
+    """Sequential learning of prompts instead of a tuner. They are `prompts`, by name, and grow task by task. A class
+    that is forgotten leaves its head; the prompts, like a backbone, are not unlearnt."""
 
     options: PromptedOptions
 
@@ -62,7 +62,6 @@ class Prompted(Method):
             self.insertions[number] = PrefixAttention(plain_attention(vit.blocks[number]), None)
             replace_module(vit, f"blocks.{number}.attn", self.insertions[number])
         self.prompts: dict[str, nn.Parameter] = {}
-        self.heads = GrowingHeads(setting.extractor.width, options.head)
         self.training = PromptTraining(self)
 
     @abstractmethod
@@ -99,43 +98,22 @@ class Prompted(Method):
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         if len(task.classes) > 1:
-            epochs = self.setting.training.epochs
             yield Phase("grow", lambda _: self.grow(task.index))
-            yield Phase("finetune", lambda epoch: self.training.epoch(task, epoch, self.heads), epochs)
-            yield Phase("keep", lambda _: self._keep(task, labels))
-        elif labels[0] == sum(self.heads.sizes):  # nothing to be told apart: the head row is the class mean
-            yield Phase("head from mean", lambda _: self._head_from_mean(task))
-
-    def logits(self, features: Tensor, branch: str) -> Tensor:
-        logits: Tensor = self.heads(features)
-        return logits
-
-    def forget(self, label: int) -> None:
-        """The prompts stay: like a backbone they are not unlearnt."""
-        self.heads.forget(label)
+        yield from super().phases(task, labels)
 
     def state(self) -> State:
-        heads, meta = self.heads.state()
-        prompts = {name: each.detach().clone() for name, each in self.prompts.items()}
-        return State({"prompts": prompts, "heads": heads, "training": self.training.state()}, {"heads": meta})
+        """The tuner is never trained, so its tensors are not kept; the prompts are."""
+        state = super().state()
+        del state.parts["tuned"]
+        state.parts["prompts"] = {name: each.detach().clone() for name, each in self.prompts.items()}
+        return state
 
     def load_state(self, state: State) -> None:
-        device = self.setting.extractor.compute.device
-        self.prompts = {name: nn.Parameter(each.to(device)) for name, each in state.parts["prompts"].items()}
-        self.heads.load(state.parts["heads"], state.meta["heads"])
-        self.heads.to(device)
-        self.training.load(state.parts["training"])
+        self.prompts = {}
+        for name, each in state.parts["prompts"].items():
+            self.add(name, each)
+        super().load_state(State({**state.parts, "tuned": self.tensors}, state.meta))
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter a new prompt."""
         self.prompts[name] = nn.Parameter(values.to(self.setting.extractor.compute.device))
-
-    def _keep(self, task: Task, labels: list[int]) -> None:
-        learnt = sum(self.heads.sizes)
-        self.training.finish(task, self.heads, [place for place, label in enumerate(labels) if label >= learnt])
-
-    def _head_from_mean(self, task: Task) -> None:
-        features = extract(
-            self.setting.extractor, task.train, self.setting.progress, "class mean", embed=lambda v: self.embed(v, "")
-        )
-        self.heads.append_from_means(features.mean(0, keepdim=True), self.setting.generator("head", task.index))
