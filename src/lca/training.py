@@ -99,6 +99,14 @@ class FineTuning:
             loss = loss + self._options.distillation * functional.mse_loss(features, target)
         return loss, logits
 
+    def before_update(self) -> None:
+        """Called between a step's gradients and its update."""
+        return
+
+    def after_update(self) -> None:
+        """Called after every update, for what else changes what is trained: a running average for example."""
+        return
+
     def batches(self, task: Task, number: int) -> Sequence[Tensor]:
         """The images of every batch of an epoch, in an order drawn for it."""
         draws = generator(self._seed, "shuffle", task.index, number)
@@ -153,7 +161,9 @@ class FineTuning:
         loss, logits = self.loss(views, labels, running.head, teacher)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        self.before_update()
         running.optimiser.step()
+        self.after_update()
         correct = (logits.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
 
