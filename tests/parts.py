@@ -13,8 +13,8 @@ from lca.data.streams import Task
 from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor
-from lca.methods.base import Setting
 from lca.progress import Progress
+from lca.setting import Setting
 from lca.tuning import tuners
 
 SMALL_TUNING: dict[str, dict[str, Any]] = {

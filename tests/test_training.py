@@ -4,10 +4,12 @@ from torch.nn import functional
 
 from lca.config import AugmentOptions, TrainingOptions
 from lca.data.views import draw_crops, training_view
+from lca.errors import LcaError
 from lca.heads import GrowingHeads, HeadOptions
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.schedules import cosine
+from lca.setting import Given, Setting
 from lca.training import FineTuning
 
 AUGMENT = AugmentOptions(crop_scale=(0.5, 1.0))
@@ -16,7 +18,11 @@ AUGMENT = AugmentOptions(crop_scale=(0.5, 1.0))
 def start(make_extractor, tuning=None, seed=3, **training):
     extractor = make_extractor(tuning)
     options = TrainingOptions(**{"epochs": 3, "batch_size": 4, "lr": 0.05, **training})
-    return extractor, GrowingHeads(24, HeadOptions()), FineTuning(extractor, options, AUGMENT, seed, Progress())
+    return (
+        extractor,
+        GrowingHeads(24, HeadOptions()),
+        FineTuning(Setting(extractor, options, AUGMENT, seed, Progress())),
+    )
 
 
 def equal(one, two):
@@ -174,7 +180,7 @@ def test_schedules_that_make_no_sense(options, message):
 
 
 def test_what_is_trained_on_which_batches_and_how_can_be_replaced(make_extractor, make_task):
-    """A prompt method trains other tensors with another loss; a comparison with other code gives its batches."""
+    """A prompt method trains other tensors with another loss."""
     task = make_task(0, ("a", "b"), 4)
     scale = torch.nn.Parameter(torch.ones(24))
     seen = []
@@ -196,9 +202,70 @@ def test_what_is_trained_on_which_batches_and_how_can_be_replaced(make_extractor
     extractor = make_extractor()
     before = extractor.tensors()
     options = TrainingOptions(epochs=1, lr=0.1)
-    tuning = Scaled(extractor, options, AUGMENT, 3, Progress())
+    tuning = Scaled(Setting(extractor, options, AUGMENT, 3, Progress()))
     measured = tuning.epoch(task, 0, GrowingHeads(24, HeadOptions()))
     assert seen == [[0, 1], [1]]
     assert equal(extractor.tensors(), before)
     assert not torch.equal(scale, torch.ones(24))
     assert measured["loss"] > 0.5
+
+
+def test_initial_tensors_and_batches_can_be_given(make_extractor, make_task):
+    """Step by step beside another implementation: one epoch of one given batch, from given values, on centre crops."""
+    centre = AugmentOptions(crop_scale=(1, 1), crop_ratio=(1, 1), flip=False)
+    task, options = make_task(0, ("a", "b"), 4), TrainingOptions(epochs=2, lr=0.1, weight_decay=0)
+    own = {name: torch.full_like(each, 0.01) for name, each in make_extractor().tensors().items()}
+    rows = torch.linspace(-1, 1, 48).reshape(2, 24)
+    given = Given(
+        {f"tuner.{name}": each for name, each in own.items()} | {"head.0.weight": rows},
+        {(0, 0): [torch.tensor([1, 6, 2])]},
+    )
+    extractor, heads = make_extractor(), GrowingHeads(24, HeadOptions())
+    training = FineTuning(Setting(extractor, options, centre, 3, Progress(), given))
+    assert equal(extractor.tensors(), own)
+    measured = training.epoch(task, 0, heads)
+
+    other = make_extractor()
+    other.load(own)
+    weight, index = rows.clone().requires_grad_(), torch.tensor([1, 6, 2])
+    centres, unmirrored = draw_crops(task.train.pixels.sizes[index], centre, torch.Generator())
+    views = training_view(task.train.pixels[index], centres, unmirrored, other.preprocessing)
+    loss = functional.cross_entropy(other(views) @ weight.T, task.train.labels[index])
+    loss.backward()
+    assert measured["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    torch.testing.assert_close(training.state()["head.weight"], rows - 0.1 * weight.grad)
+    for name, parameter in other.tuned_parameters().items():
+        torch.testing.assert_close(training.state()[f"tuned.{name}"], own[name] - 0.1 * parameter.grad)
+    with pytest.raises(LcaError, match="shape"):
+        Setting(make_extractor(), options, centre, 3, Progress(), Given({f"tuner.{next(iter(own))}": torch.zeros(1)}))
+    with pytest.raises(LcaError, match=r"tuner\.nothing"):
+        Setting(make_extractor(), options, centre, 3, Progress(), Given({"tuner.nothing": torch.zeros(1)}))
+    with pytest.raises(LcaError, match="can be called 'weights'"):
+        Given({"weights": torch.zeros(1)})
+
+
+def test_training_on_something_else_than_views(make_extractor, make_task):
+    task, drawn = make_task(0, ("a", "b"), 4), []
+
+    class Rows:
+        rows = torch.randn(8, 24, generator=torch.Generator().manual_seed(0))
+
+        def draw(self, epoch):
+            drawn.append(epoch)
+
+        def __call__(self, index):
+            return self.rows[index]
+
+    class OnRows(FineTuning):
+        def inputs(self, task):
+            return Rows()
+
+        def loss(self, views, labels, head, teacher):
+            logits = head(views)
+            return functional.cross_entropy(logits, labels), logits
+
+    training = OnRows(Setting(make_extractor(), TrainingOptions(epochs=30, lr=1.0), AUGMENT, 3, Progress()))
+    heads = GrowingHeads(24, HeadOptions())
+    losses = [training.epoch(task, epoch, heads)["loss"] for epoch in range(30)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert drawn == list(range(30))

@@ -35,9 +35,9 @@ from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.methods import Phase, methods
-from lca.methods.base import Setting
 from lca.progress import Progress
 from lca.report.card import facts_of, model_card
+from lca.setting import Given, Setting
 
 Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]
 """A folder with one folder per class, a set of images, or (image, label) pairs; also any data set that gives such pairs
@@ -91,6 +91,7 @@ class ContinualClassifier:
         view: ViewOptions | None = None,
         progress: Progress | None = None,
         backbone: Backbone | None = None,
+        given: Given | None = None,
     ) -> None:
         self.recipe = recipe
         self.view = view or ViewOptions()
@@ -105,7 +106,9 @@ class ContinualClassifier:
         for name, tensor in self._weights.items():
             if tensor.data_ptr() in tuned:  # it will change
                 self._weights[name] = tensor.clone()
-        setting = Setting(self.extractor, recipe.training, self.view.augment, recipe.seed, self.progress)
+        setting = Setting(
+            self.extractor, recipe.training, self.view.augment, recipe.seed, self.progress, given or Given()
+        )
         self.method = methods[recipe.method.name](setting, recipe.method)
         self.branch = self.method.branches()[-1]
         self.bundle = False

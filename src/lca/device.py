@@ -81,8 +81,9 @@ class Compute:
 def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[Tensor]) -> Callable[[Tensor], None]:
     """A step of many small operations, captured once as a CUDA graph and replayed; elsewhere the step as it is.
 
-    `changed` are the tensors the step changes: capturing runs it a few times, then puts them back. An argument of
-    another shape than the example's runs the step itself. Deterministic algorithms are not captured.
+    `changed` are the tensors the step changes: capturing runs it a few times, then puts them, and torch's generator,
+    back. An argument of another shape than the example's runs the step itself. Deterministic algorithms are not
+    captured.
     """
     if example.device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return step
@@ -101,7 +102,7 @@ def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[
 
 
 def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
-    before = [tensor.detach().clone() for tensor in changed]
+    before, random = [tensor.detach().clone() for tensor in changed], torch.cuda.get_rng_state()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -114,6 +115,7 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
     with torch.no_grad():
         for tensor, old in zip(changed, before, strict=True):
             tensor.copy_(old)
+    torch.cuda.set_rng_state(random)
     return graph
 
 

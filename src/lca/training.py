@@ -1,22 +1,56 @@
 """The one training loop: fine-tune the tuned tensors and a head on the images of a task, epoch by epoch."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.config import AugmentOptions, TrainingOptions
 from lca.data.streams import Task
 from lca.data.views import draw_crops, training_view
+from lca.device import replayed
 from lca.errors import LcaError
-from lca.features import FeatureExtractor
 from lca.files import Part
 from lca.heads import GrowingHeads, TaskHead
-from lca.progress import Progress
-from lca.randomness import generator, global_randomness
+from lca.randomness import global_randomness
+from lca.setting import Setting
+
+_WORTH_CAPTURING = 20
+"""Steps of a task from which on it pays to capture one on a GPU; capturing costs about five."""
+
+
+class Inputs(Protocol):
+    """What a task is trained on, by the numbers of its images."""
+
+    def draw(self, epoch: int) -> None:
+        """Draw what is random for an epoch, into tensors that stay where they are: a captured step reads them."""
+
+    def __call__(self, index: Tensor) -> Tensor: ...
+
+
+class TrainingViews:
+    """The images of a task, cropped and mirrored anew in every epoch."""
+
+    def __init__(self, task: Task, setting: Setting) -> None:
+        self._setting, self._task, self._sizes = setting, task.index, task.train.pixels.sizes
+        self._pixels = task.train.pixels.to(setting.extractor.compute.device)
+        count, device = len(task.train), self._pixels.canvas.device
+        self._boxes = torch.zeros(count, 4, dtype=torch.long, device=device)
+        self._flips = torch.zeros(count, dtype=torch.bool, device=device)
+
+    def draw(self, epoch: int) -> None:
+        boxes, flips = draw_crops(
+            self._sizes, self._setting.augment, self._setting.generator("augment", self._task, epoch)
+        )
+        self._boxes.copy_(boxes)
+        self._flips.copy_(flips)
+
+    def __call__(self, index: Tensor) -> Tensor:
+        preprocessing = self._setting.extractor.preprocessing
+        return training_view(self._pixels[index], self._boxes[index], self._flips[index], preprocessing)
 
 
 @dataclass
@@ -26,6 +60,13 @@ class _Running:
     head: TaskHead
     parameters: dict[str, nn.Parameter]
     optimiser: torch.optim.Optimizer
+    inputs: Inputs
+    labels: Tensor
+    totals: Tensor
+    """The summed loss and the number of correct answers of an epoch."""
+    teacher: Mapping[str, Tensor] | None = None
+    step: Callable[[Tensor], None] | None = None
+    """A step as a CUDA graph, once there is one."""
 
 
 class FineTuning:
@@ -35,50 +76,48 @@ class FineTuning:
     draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so the epoch after a restart is the
     epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the mean squared difference
     between the features of the same view under both is added.
+
+    On a GPU a task's first step runs as it is, and the second one is captured and replayed from then on. A step must
+    therefore not wait for the GPU (`.item()`, a Python `if` on a tensor), and what a subclass reads in it must keep its
+    place while the task lasts.
     """
 
-    def __init__(
-        self,
-        extractor: FeatureExtractor,
-        options: TrainingOptions,
-        augment: AugmentOptions,
-        seed: int,
-        progress: Progress,
-    ) -> None:
-        self._extractor, self._options, self._augment = extractor, options, augment
-        self._seed, self._progress = seed, progress
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._extractor, self._options = setting.extractor, setting.training
         self._running: _Running | None = None
         self._stored: Part = {}
 
     def epoch(
         self, task: Task, number: int, heads: GrowingHeads, teacher: Mapping[str, Tensor] | None = None
     ) -> dict[str, float]:
-        """Train one epoch; returns the mean loss and accuracy on its augmented images."""
+        """Train one epoch; returns the mean loss and accuracy on its inputs."""
         options, device = self._options, self._extractor.compute.device
         running = self._resume(task, heads)
-        for group in running.optimiser.param_groups:
-            group["lr"] = options.rate(group["full_lr"], number)
-        pixels, labels = task.train.pixels.to(device), task.train.labels.to(device)
-        boxes, flips = draw_crops(
-            task.train.pixels.sizes, self._augment, generator(self._seed, "augment", task.index, number)
-        )
-        boxes, flips, totals = boxes.to(device), flips.to(device), torch.zeros(2, device=device)
+        running.teacher = running.teacher or teacher
+        self._set_rates(running.optimiser, number)
+        running.inputs.draw(number)
+        running.totals.zero_()
         what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
+        batches = [index.to(device) for index in self.batches(task, number)]
         self._extractor.train()
         with (
-            global_randomness(self._seed, "dropout", task.index, number, device),
-            self._progress.task(what, len(labels)) as advance,
+            global_randomness(self.setting.seed, "dropout", task.index, number, device),
+            self.setting.progress.task(what, len(running.labels)) as advance,
         ):
-            for index in self.batches(task, number):
-                index = index.to(device)
-                views = training_view(pixels[index], boxes[index], flips[index], self._extractor.preprocessing)
-                totals += self._step(running, views, labels[index], teacher)
+            for index in batches:
+                worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING
+                self._advance(running, index, worth_it and len(index) == options.batch_size)
                 advance(len(index))
         self._extractor.eval()
-        loss, correct = (totals / len(labels)).tolist()
+        loss, correct = (running.totals / sum(map(len, batches))).tolist()
         if not math.isfinite(loss):
             raise LcaError(f"training diverged in {what}: the loss is {loss}; lower training.lr (it is {options.lr})")
         return {"loss": loss, "accuracy": correct}
+
+    def inputs(self, task: Task) -> Inputs:
+        """What `loss` gets of the images of a batch. A subclass may train on something else, features for example."""
+        return TrainingViews(task, self.setting)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """What is trained besides the head. A subclass may train something else, prompts for example."""
@@ -108,8 +147,11 @@ class FineTuning:
         return
 
     def batches(self, task: Task, number: int) -> Sequence[Tensor]:
-        """The images of every batch of an epoch, in an order drawn for it."""
-        draws = generator(self._seed, "shuffle", task.index, number)
+        """The images of every batch of an epoch: as given, or in an order drawn for it."""
+        given = self.setting.given.batches.get((task.index, number))
+        if given is not None:
+            return given
+        draws = self.setting.generator("shuffle", task.index, number)
         return torch.randperm(len(task.train), generator=draws).split(self._options.batch_size)
 
     def finish(self, task: Task, heads: GrowingHeads, new: list[int]) -> None:
@@ -137,11 +179,20 @@ class FineTuning:
     def _resume(self, task: Task, heads: GrowingHeads) -> _Running:
         """The training under way, one taken up again from its stored state, or a new one."""
         if self._running is None:
-            head = heads.new_head(len(task.classes), generator(self._seed, "head", task.index))
-            head = head.to(self._extractor.compute.device)
+            device = self._extractor.compute.device
+            head = heads.new_head(len(task.classes), self.setting.generator("head", task.index))
+            for name, each in head.named_parameters():
+                each.data = self.setting.given.tensor(f"head.{task.index}.{name}", each.data)
             parameters = {f"tuned.{name}": each for name, each in self.parameters().items()}
-            parameters |= {f"head.{name}": each for name, each in head.named_parameters()}
-            self._running = _Running(head, parameters, self._optimiser(parameters))
+            parameters |= {f"head.{name}": each for name, each in head.to(device).named_parameters()}
+            self._running = _Running(
+                head,
+                parameters,
+                self._optimiser(parameters),
+                self.inputs(task),
+                task.train.labels.to(device),
+                torch.zeros(2, device=device),
+            )
             if self._stored:
                 self._restore(self._running, self._stored)
         return self._running
@@ -151,34 +202,54 @@ class FineTuning:
             if key.startswith("optimiser."):
                 _, entry, name = key.split(".", 2)
                 parameter = running.parameters[name]
-                device = value.device if entry == "step" else parameter.device
-                running.optimiser.state[parameter][entry] = value.to(device, copy=True)
+                running.optimiser.state[parameter][entry] = value.to(parameter.device, copy=True)
             else:
                 running.parameters[key].data.copy_(value)
 
-    def _step(self, running: _Running, views: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None) -> Tensor:
-        """One optimiser step; the summed loss and the number of correct answers stay on the device."""
-        loss, logits = self.loss(views, labels, running.head, teacher)
+    def _advance(self, running: _Running, index: Tensor, capture: bool) -> None:
+        """One step: replayed if it was captured; the first one makes the optimiser's memory and cannot be."""
+        memory = [value for entry in running.optimiser.state.values() for value in entry.values()]
+        if capture and memory and running.step is None:
+            changed = [*running.parameters.values(), *memory, running.totals]
+            running.step = replayed(lambda index: self._step(running, index), index, changed)
+        (running.step or (lambda index: self._step(running, index)))(index)
+
+    def _step(self, running: _Running, index: Tensor) -> None:
+        """One optimiser step; what is measured stays on the device."""
+        labels = running.labels[index]
+        loss, logits = self.loss(running.inputs(index), labels, running.head, running.teacher)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.before_update()
         running.optimiser.step()
         self.after_update()
         correct = (logits.detach().argmax(1) == labels).sum()
-        return torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
+        running.totals += torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
+
+    def _set_rates(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        for group in optimiser.param_groups:
+            rate = self._options.rate(group["full_lr"], epoch)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place: a captured step reads it
+            else:
+                group["lr"] = rate
 
     def _optimiser(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        options = self._options
+        options, device = self._options, self._extractor.compute.device
+        on_gpu = device.type == "cuda"
         rates = {"tuned.": options.tuner_lr or options.lr, "head.": options.lr}
         groups = [
             {
                 "params": [each for name, each in parameters.items() if name.startswith(start)],
-                "lr": rate,
+                "lr": torch.tensor(rate, device=device) if on_gpu else rate,
                 "full_lr": rate,
             }
             for start, rate in rates.items()
         ]
         groups = [group for group in groups if group["params"]]
         if options.optimiser == "adamw":
-            return torch.optim.AdamW(groups, betas=(options.momentum, 0.999), weight_decay=options.weight_decay)
-        return torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay)
+            betas = (options.momentum, 0.999)
+            return torch.optim.AdamW(
+                groups, betas=betas, weight_decay=options.weight_decay, fused=on_gpu, capturable=on_gpu
+            )
+        return torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay, fused=on_gpu)

@@ -160,7 +160,7 @@ def test_training_goes_on_from_its_state(make_setting, make_tuning, make_task, n
         for epoch in range(2):
             if restart or epoch == 0:
                 setting = make_setting(tuning=make_tuning(name, feature_norm=True))
-                training = FineTuning(setting.extractor, setting.training, setting.augment, 3, setting.progress)
+                training = FineTuning(setting)
                 training.load(stored)
             training.epoch(task, epoch, GrowingHeads(24, HeadOptions()))
             stored = training.state()

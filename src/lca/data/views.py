@@ -6,6 +6,7 @@ The weights are those of Pillow's resampling (a filter widened by the scale when
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -112,6 +113,11 @@ KERNELS = {"bilinear": _bilinear, "bicubic": _bicubic}
 
 
 def _scale(views: Tensor, preprocessing: Preprocessing) -> Tensor:
-    mean = torch.tensor(preprocessing.mean, device=views.device)[:, None, None]
-    std = torch.tensor(preprocessing.std, device=views.device)[:, None, None]
+    mean, std = _channels(preprocessing.mean, views.device), _channels(preprocessing.std, views.device)
     return (views / 255 - mean) / std
+
+
+@cache
+def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """A constant per channel, brought to the device once."""
+    return torch.tensor(values, device=device)[:, None, None]

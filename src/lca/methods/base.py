@@ -8,16 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lca.config import AugmentOptions, MethodOptions, TrainingOptions
+from lca.config import MethodOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
-from lca.features import FeatureExtractor, extract
+from lca.features import extract
 from lca.files import State
 from lca.gaussians import GaussianMemory
-from lca.progress import Progress
-from lca.randomness import generator
+from lca.setting import Setting
 from lca.unknown import KnownDistances
+
+__all__ = ["Method", "MethodInfo", "Phase", "Setting"]
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,6 @@ class Phase:
     run: Callable[[int], dict[str, float] | None]
     steps: int = 1
     trunk: bool = False
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What every method is built from, besides its own options."""
-
-    extractor: FeatureExtractor
-    training: TrainingOptions
-    augment: AugmentOptions
-    seed: int
-    progress: Progress
-
-    def generator(self, purpose: str, task: int = 0, epoch: int = 0) -> torch.Generator:
-        return generator(self.seed, purpose, task, epoch)
 
 
 class Method(ABC):

@@ -10,14 +10,12 @@ from torch.nn import functional
 
 from lca.config import MethodOptions
 from lca.data.streams import Task
-from lca.files import Part, State
+from lca.files import State
 from lca.heads import GrowingHeads, HeadOptions
 from lca.methods import methods
-from lca.methods.base import Method, MethodInfo, Phase, Setting
+from lca.methods.base import MethodInfo, Phase, Setting
+from lca.methods.subspaces import PRETRAINED, Subspaces
 from lca.prototypes import updated
-from lca.training import FineTuning
-
-PRETRAINED = "pretrained"
 
 
 class EaseOptions(MethodOptions):
@@ -67,16 +65,14 @@ def subspace_weights(homes: Tensor, subspaces: int, alpha: float, beta: float | 
 
 
 @methods.register("ease")
-class Ease(Method):
-    """A task of several classes gets a subspace: the tuner's initial values, trained with a head of the task's own and
-    frozen. Its images then go through all subspaces so far, once; their class means are the prototypes. What the old
-    classes lack in new subspaces is synthesised, see `synthesise`. The logit of a class is Σ_j w_j cos(x_j, p_j) over
-    the subspaces j, see `subspace_weights`. Any tuner does; the published one is `adapter`.
+class Ease(Subspaces):
+    """A task's subspace is the tuner's initial values, trained with a head of the task's own. The task's images then go
+    through all subspaces so far, once; their class means are the prototypes. What the old classes lack in new subspaces
+    is synthesised, see `synthesise`. The logit of a class is Σ_j w_j cos(x_j, p_j) over the subspaces j, see
+    `subspace_weights`. Any tuner does; the published one is `adapter`.
 
-    A task of one class has nothing to train: the class is at home in the newest subspace. If there is none yet, the
-    pre-trained features become the first subspace, and stay one. The same goes for a tuner without tensors. A class
-    that returns stays where it is at home; its means move by the number of its images, and in subspaces that it had not
-    seen they take the place of what was synthesised.
+    The means of a class that returns move by the number of its images, and in subspaces that it had not seen they take
+    the place of what was synthesised.
     """
 
     info = MethodInfo(
@@ -89,74 +85,46 @@ class Ease(Method):
 
     def __init__(self, setting: Setting, options: EaseOptions) -> None:
         super().__init__(setting, options)
-        extractor = setting.extractor
-        self.initial = extractor.tensors()
-        self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
-        self.subspaces: dict[str, Part] = {PRETRAINED: {}} if options.pretrained_branch else {}
-        self.homes: list[int] = []
-        self.means = torch.zeros(0, 0, extractor.width, device=extractor.compute.device)
+        if options.pretrained_branch:
+            self.subspaces = {PRETRAINED: {}}
+        self.means = torch.zeros(0, 0, setting.extractor.width, device=setting.extractor.compute.device)
         self.counts = self.means[:, :, 0]
         self._rebuild()
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         heads = GrowingHeads(self.setting.extractor.width, self.options.head)
-        tuned = len(task.classes) > 1 and bool(self.initial)
-        if tuned:
+        if self.tunes(task):
             epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self._finetune(task, epoch, heads), epochs)
-        yield Phase("prototypes", lambda _: self._learn_classes(task, labels, heads if tuned else None))
-
-    def feature_parts(self) -> list[str]:
-        return list(self.subspaces)
-
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        extractor = self.setting.extractor
-        return (
-            extractor.pretrained(views) if part == PRETRAINED else extractor.forward_with(self.subspaces[part], views)
-        )
+            yield Phase("finetune", lambda epoch: self.finetune(task, epoch, heads), epochs)
+        yield Phase("prototypes", lambda _: self._learn_classes(task, labels, heads))
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
-        parts = features.unflatten(1, (len(self.subspaces), self.setting.extractor.width))
-        return functional.linear(functional.normalize(parts, dim=2).flatten(1), self._rows)
+        return functional.linear(functional.normalize(self.by_part(features), dim=2).flatten(1), self._rows)
 
     def forget(self, label: int) -> None:
         kept = [each for each in range(len(self.homes)) if each != label]
-        self.homes, self.means, self.counts = [self.homes[each] for each in kept], self.means[kept], self.counts[kept]
+        super().forget(label)
+        self.means, self.counts = self.means[kept], self.counts[kept]
         self._rebuild()
 
     def state(self) -> State:
-        parts = {**self.subspaces, "means": {"means": self.means, "counts": self.counts}}
-        meta = {"subspaces": list(self.subspaces), "homes": list(self.homes)}
-        return State({**parts, "training": self.training.state()}, meta)
+        state = super().state()
+        state.parts["means"] = {"means": self.means, "counts": self.counts}
+        return state
 
     def load_state(self, state: State) -> None:
-        device = self.setting.extractor.compute.device
-        parts = {name: {key: each.to(device) for key, each in part.items()} for name, part in state.parts.items()}
-        self.subspaces = {name: parts[name] for name in state.meta["subspaces"]}
-        self.homes = list(state.meta["homes"])
-        self.means, self.counts = parts["means"]["means"], parts["means"]["counts"]
-        self.training.load(parts["training"])
-        for newest in list(self.subspaces.values())[-1:]:
-            self.setting.extractor.load(newest or self.initial)
+        super().load_state(state)
+        means = self.on_device(state.parts["means"])
+        self.means, self.counts = means["means"], means["counts"]
         self._rebuild()
 
-    def _finetune(self, task: Task, epoch: int, heads: GrowingHeads) -> dict[str, float]:
-        if epoch == 0:
-            self.setting.extractor.load(self.initial)
-        return self.training.epoch(task, epoch, heads)
-
-    def _learn_classes(self, task: Task, labels: list[int], heads: GrowingHeads | None) -> None:
-        """Freeze what was tuned as a new subspace, if there is anything; then the class means in all subspaces."""
-        if heads is not None:
+    def _learn_classes(self, task: Task, labels: list[int], heads: GrowingHeads) -> None:
+        """The subspace of a task, then the class means in all subspaces."""
+        if self.tunes(task):
             self.training.finish(task, heads, list(range(len(task.classes))))
-            name = f"subspace {len(self.subspaces.keys() - {PRETRAINED})}"
-            self.subspaces = {**self.subspaces, name: self.setting.extractor.tensors()}
-        elif not self.subspaces:
-            self.subspaces = {PRETRAINED: {}}
-        new = max(labels) + 1 - len(self.homes)
-        self.homes = self.homes + [len(self.subspaces) - 1] * new
+        self.settle(task, labels)
         features = self.features(task.train, f"task {task.index + 1}, features")
-        self._observe(torch.tensor(labels)[task.train.labels], features.unflatten(1, (len(self.subspaces), -1)))
+        self._observe(torch.tensor(labels)[task.train.labels], self.by_part(features))
         self._rebuild()
 
     def _observe(self, labels: Tensor, features: Tensor) -> None:

@@ -36,7 +36,7 @@ class SequentialFineTuning(Method):
     def __init__(self, setting: Setting, options: SequentialOptions) -> None:
         super().__init__(setting, options)
         self.heads = GrowingHeads(setting.extractor.width, options.head)
-        self.training = FineTuning(setting.extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        self.training = FineTuning(setting)
         self.tensors = setting.extractor.tensors()
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:

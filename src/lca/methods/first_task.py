@@ -27,7 +27,7 @@ class TunedOnFirstTask(Method):
     def __init__(self, setting: Setting, options: FirstTaskOptions) -> None:
         super().__init__(setting, options)
         self.tuned = setting.extractor.tensors()
-        self.training = FineTuning(setting.extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        self.training = FineTuning(setting)
         self.tasks = 0
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:

@@ -78,7 +78,7 @@ class IncrementalMerging(Method):
         self.branch_set = BranchSet(options.align, self.heads)
         self.tasks = 0
         self.observed: Part = {}
-        self.training = FineTuning(extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        self.training = FineTuning(setting)
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         yield Phase("observe", lambda _: self._observe(task, labels), trunk=True)

@@ -33,8 +33,7 @@ class PromptTraining(FineTuning):
     """Trains the prompts of a method and the task's head."""
 
     def __init__(self, method: "Prompted") -> None:
-        setting = method.setting
-        super().__init__(setting.extractor, setting.training, setting.augment, setting.seed, setting.progress)
+        super().__init__(method.setting)
         self._method = method
 
     def parameters(self) -> dict[str, nn.Parameter]:
