@@ -23,7 +23,9 @@ class HeadOptions(NamedOptions):
     hidden: int | None = Field(None, ge=1)
     """`mlp`: width of the hidden layer; by default the feature width."""
     scale: float = Field(20.0, gt=0)
-    """`cosine` and `prototype`: factor on the cosine; `cosine` goes on to train it."""
+    """`cosine` and `prototype`: factor on the cosine."""
+    train_scale: bool = True
+    """`cosine`: whether training and alignment go on to change the factor."""
 
     @field_validator("name")
     @classmethod
@@ -104,12 +106,12 @@ class MlpHead(TaskHead):
 
 @heads.register("cosine")
 class CosineHead(TaskHead):
-    """scale · cos(w, x), rows and scale trained."""
+    """scale · cos(w, x), rows and scale trained, or the rows alone."""
 
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
         self.weight = nn.Parameter(_normal(classes, width, generator))
-        self.scale = nn.Parameter(torch.tensor(options.scale))
+        self.scale = nn.Parameter(torch.tensor(options.scale)) if options.train_scale else options.scale
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * functional.linear(functional.normalize(features), functional.normalize(self.weight))

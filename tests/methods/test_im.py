@@ -104,6 +104,7 @@ HEAD = {
     "bias": ({}, {"bias": True}),
     "hidden": ({"name": "mlp"}, {"name": "mlp", "hidden": 7}),
     "scale": ({"name": "cosine"}, {"name": "cosine", "scale": 5.0}),
+    "train_scale": ({"name": "cosine"}, {"name": "cosine", "train_scale": False}),
 }
 TRAINING = {
     "epochs": ({}, {"epochs": 3}),

@@ -5,17 +5,14 @@ statistics and alignment. The first three are the trunk: all branches share them
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from lca.alignment import AlignmentOptions
-from lca.branches import BranchSet, branch
-from lca.config import MethodOptions
+from lca.branches import BranchedOptions, BranchSet
 from lca.data.streams import Task
-from lca.drift import drifts
 from lca.errors import LcaError
 from lca.features import extract
 from lca.files import Part, State
@@ -28,31 +25,17 @@ from lca.training import FineTuning
 from lca.unknown import KnownDistances
 
 
-class ImOptions(MethodOptions):
+class ImOptions(BranchedOptions):
     name: Literal["im"] = "im"
     merge: MergeOptions = MergeOptions()
     init_from: Literal["merged", "previous", "base"] = "merged"
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
     head: HeadOptions = HeadOptions()
-    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
-    """Branches on the one trunk: preset names (none, ca, lca, lda, slca, best) or mappings, each one row of results."""
-
-    @field_validator("align", mode="before")
-    @classmethod
-    def _branches(cls, value: Any) -> Any:
-        return [branch(each) for each in ([value] if isinstance(value, str | dict) else value)]
 
     @model_validator(mode="after")
     def _consistent(self) -> "ImOptions":
-        names = [each.name for each in self.align]
-        if not names:
-            raise ValueError("align needs at least one branch; `none` is the heads as trained")
-        if len(set(names)) < len(names):
-            raise ValueError(f"every branch needs a name of its own, came {names}")
         try:
             check_merge(self.merge, self.init_from)
-            for each in self.align:
-                drifts[each.drift.model]
         except LcaError as error:
             raise ValueError(str(error)) from None
         return self
