@@ -57,7 +57,7 @@ def test_an_unknown_key_suggests_the_nearest(content, place, hint):
         ({"tuning": {"name": "lora", "rank": 0}}, "tuning.rank"),
         ({"method": {"align": ["lka"]}}, "method.align: unknown branch 'lka'"),
         ({"method": {"align": ["lca", "lca"]}}, "every branch needs a name of its own"),
-        ({"method": {"align": []}}, "method: align needs at least one branch"),
+        ({"method": {"align": []}}, "align needs at least one branch"),
         ({"method": {"merge": {"operator": "agre"}}}, "did you mean 'agree'"),
         ({"method": {"merge": {"operator": "sum"}}}, "init_from: base"),
         ({"method": {"align": {"name": "a", "drift": {"model": "afine"}}}}, "did you mean 'affine'"),
@@ -157,7 +157,7 @@ def test_a_missing_recipe_and_a_missing_file(tmp_path):
     own = r"A recipe of your own is given as a path that ends in \.yaml\."
     with pytest.raises(LcaError, match=rf"there is no recipe 'zzz'; known: .*\w\. {own}$"):
         read_recipe("zzz")
-    with pytest.raises(LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper'\? {own}$"):
+    with pytest.raises(LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper' or 'aper'\? {own}$"):
         read_recipe("pape")
     with pytest.raises(LcaError, match="there is no recipe file"):
         read_recipe(str(tmp_path / "nothing.yaml"))
@@ -218,3 +218,18 @@ def test_any_options_can_be_validated():
     assert validate(ViewOptions, {"centre_crop": 0.5}, "here").centre_crop == 0.5
     with pytest.raises(LcaError, match="here: "):
         validate(DataOptions, {"tasks": "x"}, "here")
+
+
+def test_what_a_recipe_leaves_open_is_as_the_method_says():
+    aper = validate_recipe({"method": "aper", "training": {"lr": 0.5}})
+    assert (aper.tuning.name, aper.training.epochs, aper.training.lr) == ("adapter", 20, 0.5)
+    changed = validate_recipe({"method": {"name": "aper"}, "tuning": {"bottleneck": 3}})
+    assert (changed.tuning.name, changed.tuning.bottleneck) == ("adapter", 3)
+    assert validate_recipe({"method": "aper", "tuning": "lora"}).tuning.rank == 16
+    assert validate_recipe(aper.dump()) == aper
+    assert validate_recipe({"method": aper.method}).tuning.name == "adapter"
+
+
+def test_a_method_is_a_recipe_and_replaces_another_with_its_defaults():
+    assert load_recipe("aper") == load_recipe("best", ["method=aper", "name=aper"])
+    assert load_recipe("aper", ["training.epochs=3"]).training.epochs == 3

@@ -5,7 +5,7 @@ loss and, by its options, the published code's and plain classifier alignment (C
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -170,9 +170,19 @@ def lda_heads(memory: GaussianMemory, heads: GrowingHeads, shrinkage: float) -> 
     return linear_heads(weight.float(), bias.float(), heads.sizes, heads)
 
 
+class FeatureSource(Protocol):
+    """Where the features of all classes come from: Gaussians, for example."""
+
+    def means(self) -> Tensor:
+        """(classes, d)"""
+
+    def sample(self, per_class: int, generator: torch.Generator, /) -> tuple[Tensor, Tensor]:
+        """Features (classes, per_class, d), and their labels."""
+
+
 def align(
     heads: GrowingHeads,
-    memory: GaussianMemory,
+    memory: FeatureSource,
     options: AlignmentOptions,
     generator: Callable[[str, int, torch.device], torch.Generator],
     on_epoch: Callable[[], None] = lambda: None,
@@ -182,9 +192,14 @@ def align(
     Returns the aligned heads and what was measured. SGD with a cosine schedule per epoch down to 0, on features drawn
     once for all epochs.
     """
-    if options.kind == "lda":
-        return lda_heads(memory, heads, options.shrinkage), {}
-    heads = lda_heads(memory, heads, options.shrinkage) if options.start == "lda" else heads.copy()
+    if options.kind == "lda" or options.start == "lda":
+        if not isinstance(memory, GaussianMemory):
+            raise LcaError("closed-form heads need class Gaussians")
+        heads = lda_heads(memory, heads, options.shrinkage)
+        if options.kind == "lda":
+            return heads, {}
+    else:
+        heads = heads.copy()
     heads.set_prototypes(memory.means())
     parameters = heads.trainable(options.train_heads)
     if not parameters:

@@ -215,6 +215,19 @@ class Recipe(Options):
     keep_models: Literal["none", "last", "all"] = "last"
     """Which of the models after each task stay in the run folder."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_is_published(cls, value: Any) -> Any:
+        """What a recipe leaves open is as the method's own `defaults` say."""
+        from lca.methods import methods
+
+        if not isinstance(value, Mapping):
+            return value
+        section = value.get("method", DEFAULT_NAMES["method"])
+        named = section.get("name", DEFAULT_NAMES["method"]) if isinstance(section, Mapping) else section
+        name = str(getattr(named, "name", named))
+        return merge_mappings(methods[name].defaults, value) if name in methods else value
+
     @field_validator("method", mode="before")
     @classmethod
     def _method(cls, value: Any) -> Any:
@@ -257,12 +270,19 @@ def recipe_summary(name: str) -> str:
 
 
 def read_recipe(name_or_path: str, overrides: Iterable[str] = (), _above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The mapping of a shipped recipe or a YAML file, with what it extends and the `a.b=c` overrides applied."""
+    """The mapping of a shipped recipe or a YAML file, with what it extends and the `a.b=c` overrides applied.
+
+    A method's name is a recipe as well: the method with its defaults.
+    """
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
         path = _shipped_recipes() / f"{name_or_path}.yaml"
         if not path.is_file():
-            hint = nearest(name_or_path, recipe_names())
+            from lca.methods import methods
+
+            if name_or_path in methods:
+                return _overridden({"method": name_or_path}, overrides)
+            hint = nearest(name_or_path, [*recipe_names(), *methods])
             raise LcaError(
                 f"there is no recipe {name_or_path!r}; {hint}{'' if hint.endswith('?') else '.'} "
                 "A recipe of your own is given as a path that ends in .yaml."
@@ -275,6 +295,10 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = (), _above: tuple[
         beside = path.parent / str(parent)
         below = read_recipe(str(beside) if beside.suffix else str(parent), (), (*_above, path.resolve()))
         content = merge_mappings(below, content)
+    return _overridden(content, overrides)
+
+
+def _overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         content = merge_mappings(content, parse_override(override))
     return content
@@ -318,7 +342,7 @@ def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
             if isinstance(named, Mapping) and isinstance(before, Mapping):
                 name = before.get("name", DEFAULT_NAMES[key])
                 same = named.get("name", name) == name
-                value, old = dict(named), {"name": name, **before} if same else {}
+                value, old = dict(named), before if same else {}
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = merge_mappings(old, value)
         else:

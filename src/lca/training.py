@@ -131,12 +131,17 @@ class FineTuning:
         logits = head(features)
         loss = functional.cross_entropy(logits, labels)
         if teacher is not None and self._options.distillation:
-            self._extractor.eval()  # the teacher answers without dropout
-            with torch.no_grad():
-                target = self._extractor.forward_with(teacher, views)
-            self._extractor.train()
+            target = self.features_before(views, teacher)
             loss = loss + self._options.distillation * functional.mse_loss(features, target)
         return loss, logits
+
+    @torch.no_grad()
+    def features_before(self, views: Tensor, teacher: Mapping[str, Tensor]) -> Tensor:
+        """The features of an earlier backbone, which answers without dropout."""
+        self._extractor.eval()
+        features = self._extractor.forward_with(teacher, views)
+        self._extractor.train()
+        return features
 
     def before_update(self) -> None:
         """Called between a step's gradients and its update."""

@@ -1,9 +1,9 @@
 """The contract of a method: named, resumable phases per task, logits per branch, and a state that is all there is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class Method(ABC):
 
     info: ClassVar[MethodInfo]
     Options: ClassVar[type[MethodOptions]]
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """What a recipe leaves open of `tuning` and `training` when it names this method: as published for ViT-B."""
     branch_keys: ClassVar[frozenset[str]] = frozenset()
     """Options that influence only what happens after the trunk phases."""
 

@@ -32,6 +32,8 @@ class SequentialFineTuning(Method):
     )
     Options: ClassVar[type[MethodOptions]] = FinetuneOptions
     options: SequentialOptions
+    tunes: ClassVar[bool] = True
+    """Whether the tuner is trained, and so kept."""
 
     def __init__(self, setting: Setting, options: SequentialOptions) -> None:
         super().__init__(setting, options)
@@ -56,11 +58,13 @@ class SequentialFineTuning(Method):
 
     def state(self) -> State:
         heads, meta = self.heads.state()
-        return State({"tuned": self.tensors, "heads": heads, "training": self.training.state()}, {"heads": meta})
+        tuned = {"tuned": self.tensors} if self.tunes else {}
+        return State({**tuned, "heads": heads, "training": self.training.state()}, {"heads": meta})
 
     def load_state(self, state: State) -> None:
-        self.setting.extractor.load(state.parts["tuned"])
-        self.tensors = self.setting.extractor.tensors()
+        if self.tunes:
+            self.setting.extractor.load(state.parts["tuned"])
+            self.tensors = self.setting.extractor.tensors()
         self.heads.load(state.parts["heads"], state.meta["heads"])
         self.heads.to(self.setting.extractor.compute.device)
         self.training.load(state.parts["training"])

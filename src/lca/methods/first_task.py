@@ -1,6 +1,7 @@
 """Base of methods that tune the backbone on their first task and learn every class on top of it, frozen."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class TunedOnFirstTask(Method):
     to be told apart: then the backbone stays as it was pre-trained, for good."""
 
     options: FirstTaskOptions
+    defaults: ClassVar = {"tuning": {"name": "adapter"}, "training": {"epochs": 20, "batch_size": 48}}
 
     def __init__(self, setting: Setting, options: FirstTaskOptions) -> None:
         super().__init__(setting, options)

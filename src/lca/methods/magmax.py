@@ -27,3 +27,4 @@ class MagMax(IncrementalMerging):
         trains="the tuner (as published the whole backbone) and the task's head",
     )
     Options: ClassVar = MagMaxOptions
+    defaults: ClassVar = {"tuning": {"name": "full"}, "training": {"optimiser": "adamw", "lr": 1e-3, "tuner_lr": 1e-5}}

@@ -28,6 +28,7 @@ class SimpleCil(Method):
         trains="nothing; class means of the pre-trained features are compared by cosine",
     )
     Options: ClassVar = SimpleCilOptions
+    defaults: ClassVar = {"tuning": {"name": "none"}}
 
     def __init__(self, setting: Setting, options: SimpleCilOptions) -> None:
         super().__init__(setting, options)

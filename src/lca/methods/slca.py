@@ -30,3 +30,7 @@ class Slca(IncrementalMerging):
         trains="the tuner (as published the whole backbone, slowly) and the task's head, then all heads on samples",
     )
     Options: ClassVar = SlcaOptions
+    defaults: ClassVar = {
+        "tuning": {"name": "full"},
+        "training": {"epochs": 20, "tuner_lr": 1e-4, "schedule": "steps", "milestones": [0.9]},
+    }

@@ -28,3 +28,15 @@ class Sldc(IncrementalMerging):
         trains="the tuner and the task's head, then all heads on samples of the moved class Gaussians",
     )
     Options: ClassVar = SldcOptions
+    defaults: ClassVar = {
+        "tuning": {"name": "lora", "targets": ["qkv", "proj", "fc1", "fc2"], "rank": 4, "alpha": 8.0},
+        "training": {
+            "epochs": 5,
+            "batch_size": 16,
+            "optimiser": "adamw",
+            "lr": 1e-3,
+            "tuner_lr": 1e-4,
+            "final_lr": 3.3e-4,
+            "weight_decay": 3e-5,
+        },
+    }

@@ -1,0 +1,78 @@
+"""Linear probe: the backbone stays as it was pre-trained, and every task trains a linear head on its features."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lca.data.streams import Task
+from lca.heads import HeadOptions, TaskHead
+from lca.methods import methods
+from lca.methods.base import MethodInfo, Setting
+from lca.methods.finetune import SequentialFineTuning, SequentialOptions
+from lca.training import FineTuning, Inputs
+
+
+class LinearProbeOptions(SequentialOptions):
+    name: Literal["linear_probe"] = "linear_probe"
+    head: HeadOptions = HeadOptions(bias=True)
+
+
+class Features:
+    """The features of a task's images: nothing about them is drawn."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def draw(self, epoch: int) -> None:
+        return
+
+    def __call__(self, index: Tensor) -> Tensor:
+        return self._rows[index]
+
+
+class Probing(FineTuning):
+    """Trains a head on features that are computed once."""
+
+    def __init__(self, method: "LinearProbe") -> None:
+        super().__init__(method.setting)
+        self._method = method
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {}
+
+    def inputs(self, task: Task) -> Inputs:
+        return Features(self._method.features(task.train, f"task {task.index + 1}, features"))
+
+    def loss(
+        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        logits = head(views)
+        return functional.cross_entropy(logits, labels), logits
+
+
+@methods.register("linear_probe")
+class LinearProbe(SequentialFineTuning):
+    """The tuner stays out of it, whichever it is. Images are seen as they are, without crops and flips. What sequential
+    fine-tuning gains over this comes from the backbone; what both lack, from heads that never saw each other's
+    classes."""
+
+    info = MethodInfo(
+        title="Linear probe",
+        reference="the plain baseline of pre-trained features",
+        trains="the task's head, on pre-trained features",
+    )
+    Options: ClassVar = LinearProbeOptions
+    defaults: ClassVar = {"tuning": {"name": "none"}}
+    tunes: ClassVar = False
+
+    def __init__(self, setting: Setting, options: LinearProbeOptions) -> None:
+        super().__init__(setting, options)
+        self.training = Probing(self)
+
+    def feature_parts(self) -> list[str]:
+        return ["pretrained"]
+
+    def embed(self, views: Tensor, part: str) -> Tensor:
+        return self.setting.extractor.pretrained(views)
