@@ -8,14 +8,17 @@ import timm
 import torch
 from PIL import Image
 
+import lca.training
+import tiny
 from lca.alignment import AlignmentOptions, align
 from lca.backbones import Backbone
 from lca.config import validate_recipe
 from lca.data.views import Preprocessing
-from lca.device import Compute
+from lca.device import Compute, replayed
 from lca.files import load_state
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
+from lca.methods import methods
 from lca.randomness import generator
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
@@ -104,3 +107,55 @@ def test_an_exact_run_in_slices_ends_bit_equal_to_a_run_in_one_piece(photos, tmp
     assert one.parts.keys() == other.parts.keys()
     for part, tensors in one.parts.items():
         assert all(torch.equal(tensor, other.parts[part][name]) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+@pytest.mark.parametrize("method", list(methods))
+def test_captured_training_equals_the_plain_one(method, optimiser, photos, tmp_path, monkeypatch):
+    """Every method, with dropout: the captured steps draw what the plain ones draw."""
+    recipe = validate_recipe(
+        {
+            "data": {"source": f"folder:{photos}", "tasks": 2},
+            "training": {"epochs": 8, "batch_size": 8, "lr": 0.02, "optimiser": optimiser, "distillation": 0.5},
+            "tuning": {"name": "lora", "rank": 4, "dropout": 0.2},
+            "method": tiny.method_section(method),
+            "device": "cuda",
+            "precision": "fp32",
+        }
+    )
+    models = []
+    with patch("lca.runs.experiment.load_backbone", _tiny_backbone):
+        for number, worth in enumerate((20, 10**9)):
+            monkeypatch.setattr(lca.training, "_WORTH_CAPTURING", worth)
+            run(recipe, tmp_path / str(number))
+            models.append(load_state(next((tmp_path / str(number) / "models").iterdir())))
+    captured, plain = models
+    for part, tensors in plain.parts.items():
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(captured.parts[part][name], tensor, atol=2e-3, rtol=2e-2, msg=f"{part} {name}")
+
+
+@pytest.mark.parametrize("name", tiny.TUNERS)
+def test_every_tuner_can_be_captured(name, photos, tmp_path, monkeypatch):
+    recipe = validate_recipe(
+        {
+            "data": {"source": f"folder:{photos}", "tasks": 2},
+            "training": {"epochs": 8, "batch_size": 8, "lr": 0.02},
+            "tuning": {"name": name, **tiny.SMALL_TUNING.get(name, {}), "feature_norm": True},
+            "method": "finetune",
+            "device": "cuda",
+            "precision": "fp32",
+        }
+    )
+    captures = []
+    monkeypatch.setattr(lca.training, "replayed", lambda *given: captures.append(given) or replayed(*given))
+    models = []
+    with patch("lca.runs.experiment.load_backbone", _tiny_backbone):
+        for number, worth in enumerate((20, 10**9)):
+            monkeypatch.setattr(lca.training, "_WORTH_CAPTURING", worth)
+            run(recipe, tmp_path / str(number))
+            models.append(load_state(next((tmp_path / str(number) / "models").iterdir())))
+    assert len(captures) == 2
+    for tensors, others in zip(*(state.parts.values() for state in models), strict=True):
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(tensor, others[key], atol=2e-3, rtol=2e-2, msg=key)
