@@ -50,6 +50,7 @@ SMALL_METHOD: dict[str, dict[str, Any]] = {
     "im": {"align": BRANCHES},
     "ranpac": {"projection": 64},
     "coda_prompt": {"components": 2, "tokens": 2, "layers": (0, 1)},
+    "l2p": {"pool_size": 4, "top_k": 2, "tokens": 2},
     "dualprompt": {"tokens": 2, "general_layers": (0,), "expert_layers": (1,)},
     "slca": {"align": [{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}]},
     "sldc": {"align": [{"preset": "best", **QUICK}]},

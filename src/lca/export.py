@@ -27,7 +27,7 @@ from lca.files import new_folder, read_json, save_tensors, write_json
 from lca.gaussians import GaussianMemory
 from lca.methods.base import Method
 from lca.methods.prompted import Prompted
-from lca.tuning.insertion import remove_prefixes
+from lca.tuning.insertion import remove_insertions
 from lca.tuning.lora import LoraOptions, write_peft
 from lca.tuning.peft_library import PeftOptions, make_config
 from lca.unknown import FARTHEST, KnownDistances
@@ -215,7 +215,7 @@ def _twin(model: ContinualClassifier) -> ContinualClassifier:
     """An independent copy on the CPU in float32, made of the model's state."""
     extractor = copy.deepcopy(model.extractor)
     if isinstance(model.method, Prompted):
-        remove_prefixes(extractor.vit)
+        remove_insertions(extractor.vit)
     extractor.tuner.detach()
     recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False})
     twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))

@@ -38,18 +38,6 @@ def cosine(one, two):
     return float(torch.dot(one, two) / (one.norm() * two.norm()))
 
 
-def under(model, part, images):
-    """Features of a subspace, from an extractor of its own that holds its tensors."""
-    twin = tiny.classifier(model.recipe).extractor.eval()
-    views = twin.evaluation_views(images.pixels)
-    with torch.no_grad():
-        if part == "pretrained":
-            vit = tiny.load_tiny_backbone().vit
-            return vit.forward_head(vit.forward_features(views), pre_logits=True)
-        twin.load(model.state().parts[part])
-        return twin(views)
-
-
 def plain(model, tasks, homes, test, alpha=0.1, beta=None):
     """Prototypes and logits with loops over class pairs, from the images; `homes` gives each class's subspace."""
     parts = model.method.feature_parts()
@@ -57,7 +45,7 @@ def plain(model, tasks, homes, test, alpha=0.1, beta=None):
     for counts, home in zip(tasks, homes, strict=True):
         for number in range(home + 1):
             for name, count in counts.items():
-                known[name, number] = under(model, parts[number], tiny.images({name: count})).mean(0)
+                known[name, number] = tiny.features_in(model, parts[number], tiny.images({name: count})).mean(0)
     home_of = {name: home for counts, home in zip(tasks, homes, strict=True) for name in counts}
     prototypes = dict(known)
     for old, home in home_of.items():
@@ -68,7 +56,7 @@ def plain(model, tasks, homes, test, alpha=0.1, beta=None):
             for name, score in zip(newer, scores, strict=True):
                 mixed += score / sum(scores) * known[name, later]
             prototypes[old, later] = mixed
-    features = [under(model, part, test) for part in parts]
+    features = [tiny.features_in(model, part, test) for part in parts]
     logits = torch.zeros(len(test), len(home_of))
     for row in range(len(test)):
         for column, (name, home) in enumerate(home_of.items()):
@@ -187,11 +175,13 @@ def test_a_class_that_returns_stays_at_home_and_its_means_combine():
     assert method.homes == [0, 0, 0, 0, 1, 1, 2]
     assert method.counts[0].tolist() == [10, 4, 4]
     assert method.counts[1].tolist() == [5, 0, 0]
-    old = under(model, parts[0], tiny.images({"3": 6}))
-    first = torch.cat([old, under(model, parts[0], more)]).mean(0)
+    old = tiny.features_in(model, parts[0], tiny.images({"3": 6}))
+    first = torch.cat([old, tiny.features_in(model, parts[0], more)]).mean(0)
     torch.testing.assert_close(method.means[0, 0], first, rtol=0, atol=1e-5)
     for number, part in enumerate(method.feature_parts()[1:], 1):
-        torch.testing.assert_close(method.means[0, number], under(model, part, more).mean(0), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            method.means[0, number], tiny.features_in(model, part, more).mean(0), rtol=0, atol=1e-5
+        )
     assert torch.equal(method.means[1:6, :2], before[1:])
     found = synthesise(method.means, method.counts > 0, torch.tensor(method.homes))
     assert torch.equal(found[0], method.means[0]), "where it was seen, nothing is synthesised"
@@ -234,7 +224,7 @@ def test_without_tensors_to_tune_it_is_the_cosine_to_pretrained_means():
     assert model.method.feature_parts() == ["pretrained"]
     features = model.features(test)
     images = [tiny.images({name: count}) for counts in TASKS for name, count in counts.items()]
-    means = torch.stack([under(model, "pretrained", each).mean(0) for each in images])
+    means = torch.stack([tiny.features_in(model, "pretrained", each).mean(0) for each in images])
     expected = functional.cosine_similarity(features[:, None], means[None], dim=2)
     torch.testing.assert_close(model.logits(features), expected, rtol=0, atol=1e-5)
 

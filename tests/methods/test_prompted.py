@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 import tiny
+from lca.errors import LcaError
 from lca.methods.coda_prompt import _orthogonal
 from lca.tuning.insertion import inserting
 
@@ -116,7 +117,12 @@ CHANGES = {
     "coda_prompt": (CODA, [{"components": 4}, {"tokens": 3}, {"layers": (1,)}, {"head": {"bias": False}}]),
     "dualprompt": (
         DUAL,
-        [{"tokens": 3}, {"general_layers": (1,), "expert_layers": (0,)}, {"head": {"bias": False}}],
+        [
+            {"tokens": 3},
+            {"general_layers": (1,), "expert_layers": (0,)},
+            {"head": {"bias": False}},
+            {"reference_reshape": True},
+        ],
     ),
 }
 
@@ -131,6 +137,112 @@ def test_every_option_changes_a_number(name, change):
     assert not torch.allclose(one.logits(one.features(images)), two.logits(two.features(images)), atol=1e-5)
 
 
-def test_layers_beyond_the_depth_are_clipped_with_a_warning():
-    with pytest.warns(UserWarning, match="clipped to 1"):
-        tiny.classifier(tiny.recipe(method={"name": "coda_prompt"}))
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_the_published_reshape_of_dualprompt(count):
+    """The first half gets keys and keys, the second values and values, the middle one of an odd batch both."""
+    method = taught("dualprompt", TASKS[:1], **DUAL, reference_reshape=True).method
+    keys, values = method.prompts["expert.1.0"].detach()
+    assert not torch.equal(keys, values)
+    query = torch.randn(count, 24, generator=torch.Generator().manual_seed(0))
+    for rows in (method.rows(query), method.training_rows(query)):
+        assert torch.equal(rows[0], method.prompts["general.0"])
+        for image in range(count):
+            kind = "first" if image < count // 2 else "second" if image >= (count + 1) // 2 else "middle"
+            first, second = {"first": (keys, keys), "second": (values, values), "middle": (keys, values)}[kind]
+            assert torch.equal(rows[1][image], torch.stack([first, second])), (count, image)
+
+
+def gradients(model):
+    """The prompts that get a gradient of the training loss; the backbone and its tuner get none."""
+    method = model.method
+    for each in method.prompts.values():
+        each.grad = None
+    head = method.heads.new_head(2, torch.Generator().manual_seed(0))
+    loss, _ = method.training.loss(views(model), torch.tensor([0, 0, 0, 1, 1, 1]), head, None)
+    loss.backward()
+    assert all(each.grad is not None for each in head.parameters())
+    assert all(each.grad is None for each in model.extractor.parameters())
+    return {name for name, each in method.prompts.items() if each.grad is not None and each.grad.any()}
+
+
+def test_gradients_reach_what_a_task_trains():
+    model = taught("coda_prompt", **CODA)
+    assert gradients(model) == {f"{layer}.{what}.1" for layer in (0, 1) for what in "PKA"}
+    assert set(model.method.trained()) == {f"{layer}.{what}.1" for layer in (0, 1) for what in "PKA"}
+    model = taught("dualprompt", **DUAL)
+    assert gradients(model) == {"general.0", "expert.1.1", "key.1"}
+    assert set(model.method.trained()) == {"general.0", "expert.1.1", "key.1"}
+
+
+@pytest.mark.parametrize("name", ["coda_prompt", "dualprompt"])
+def test_a_task_of_one_class_adds_no_prompts(name):
+    before, after = (taught(name, TASKS[:count], **CHANGES[name][0]) for count in (1, 2))
+    assert set(before.method.prompts) == set(after.method.prompts)
+    assert all(torch.equal(before.method.prompts[key], each) for key, each in after.method.prompts.items())
+    features = after.method.features(tiny.images(TASKS[1]), "")
+    row = after.method.heads.tasks[1].weight[0]
+    torch.testing.assert_close(row / row.norm(), functional.normalize(features.mean(0), dim=0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["coda_prompt", "dualprompt"])
+def test_prompts_are_in_the_state(name):
+    model, fresh = taught(name, **CHANGES[name][0]), taught(name, (), **CHANGES[name][0])
+    assert not fresh.method.prompts
+    state = model.state()
+    fresh.load_state(state)
+    assert torch.equal(fresh.method.embed(views(model), ""), model.method.embed(views(model), ""))
+    for each in (*model.method.prompts.values(), *fresh.method.prompts.values()):
+        each.data.zero_()
+    assert all(each.any() for each in state.parts["prompts"].values()), "the state has tensors of its own"
+
+
+# Blocks
+
+
+def test_layers_beyond_the_depth_are_clipped_with_a_warning(caplog):
+    model = taught("coda_prompt", TASKS[:1], components=2)
+    assert list(model.method.insertions) == [0, 1]
+    assert "layers [2, 3, 4] are clipped to 1: the transformer has 2 blocks" in caplog.messages
+
+
+def test_layers_as_shares_of_the_depth(caplog):
+    coda = taught("coda_prompt", (), layers=(0.0, 0.5)).method
+    dual = taught("dualprompt", (), general_layers=(0.3,), expert_layers=(0.9,)).method
+    assert list(coda.insertions) == list(dual.insertions) == [0, 1]
+    assert (dual.general, dual.expert) == ([0], [1])
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("layers", "general", "expert"),
+    [
+        ({}, [0], [1]),
+        ({"general_layers": (0,)}, [0], [1]),
+        ({"general_layers": (0,), "expert_layers": (0, 1)}, [0], [1]),
+        ({"general_layers": (5,), "expert_layers": (0, 5)}, [1], [0]),
+        ({"general_layers": (0, 1), "expert_layers": (0,)}, [0], [1]),
+        ({"general_layers": (1,), "expert_layers": (1,)}, [1], []),
+    ],
+)
+def test_dualprompt_in_two_blocks_has_both_kinds_where_it_can(layers, general, expert):
+    method = taught("dualprompt", TASKS[:1], **{"tokens": 2, **layers}).method
+    assert (method.general, method.expert) == (general, expert)
+    names = {f"general.{layer}" for layer in general} | {f"expert.{layer}.0" for layer in expert}
+    assert set(method.prompts) == names | {"key.0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("coda_prompt", "layers"), ("dualprompt", "general_layers"), ("dualprompt", "expert_layers")]
+)
+@pytest.mark.parametrize("layers", [(), (-1,), (1.5,)])
+def test_layers_that_are_neither_are_refused(name, key, layers):
+    with pytest.raises(LcaError, match=rf"{key}: expected block numbers from 0 or shares of the depth in \[0, 1\)"):
+        tiny.recipe(method={"name": name, key: layers})
+
+
+@pytest.mark.parametrize("name", ["coda_prompt", "dualprompt", "l2p"])
+@pytest.mark.parametrize("tuner", ["prefix", "prompt", "vpt"])
+def test_tuners_that_insert_prompts_are_refused(name, tuner):
+    tuning = {"name": tuner, **tiny.SMALL_TUNING[tuner]}
+    with pytest.raises(LcaError, match=f"'{name}' brings prompts of its own, and tuner '{tuner}' inserts others"):
+        tiny.classifier(tiny.recipe(method=tiny.method_section(name), tuning=tuning))

@@ -4,12 +4,15 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
+from lca.methods.base import MethodInfo
 from lca.methods.prompted import Prompted, PromptedOptions
+from lca.tuning.insertion import PrefixAttention, insert_prefix
+from lca.tuning.prefix import Layers, chosen_blocks
 
 
 class CodaPromptOptions(PromptedOptions):
@@ -17,7 +20,7 @@ class CodaPromptOptions(PromptedOptions):
     tokens: int = Field(4, ge=1)
     components: int = Field(10, ge=1)
     """New prompt components of every task (as published 100 over ten tasks)."""
-    layers: tuple[int | float, ...] = (0, 1, 2, 3, 4)
+    layers: Layers = (0, 1, 2, 3, 4)
     """Blocks with a prompt, counted from 0; or with a decimal point, at which share of the depth."""
 
 
@@ -33,10 +36,15 @@ class CodaPrompt(Prompted):
         trains="the new prompt components with their keys, and the task's head",
     )
     Options: ClassVar = CodaPromptOptions
+    defaults: ClassVar = {
+        "tuning": {"name": "none"},
+        "training": {"epochs": 20, "batch_size": 128, "optimiser": "adamw", "lr": 0.001, "weight_decay": 0.0},
+    }
     options: CodaPromptOptions
 
-    def __init__(self, setting: Setting, options: CodaPromptOptions) -> None:
-        super().__init__(setting, options, options.layers)
+    def insert(self, vit: VisionTransformer) -> dict[int, PrefixAttention]:
+        chosen = chosen_blocks(self.options.layers, len(vit.blocks), self.setting.progress.warning)
+        return {number: insert_prefix(vit, number, None) for number in chosen}
 
     def grow(self, task: int) -> None:
         count, width, group = self.options.components, self.setting.extractor.width, self._groups()

@@ -4,27 +4,35 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
+from lca.methods.base import MethodInfo
 from lca.methods.prompted import Prompted, PromptedOptions
 from lca.tuning.base import uniform
-from lca.tuning.prefix import chosen_blocks
+from lca.tuning.insertion import PrefixAttention, insert_prefix
+from lca.tuning.prefix import Layers, chosen_blocks
 
 
 class DualPromptOptions(PromptedOptions):
     name: Literal["dualprompt"] = "dualprompt"
-    general_layers: tuple[int | float, ...] = (0, 1)
+    general_layers: Layers = (0, 1)
     """Blocks with the prefix that all tasks share, counted from 0; or with a decimal point, shares of the depth."""
-    expert_layers: tuple[int | float, ...] = (2, 3, 4)
-    """Blocks with a prefix of every task; a block that is among both has the shared one."""
+    expert_layers: Layers = (2, 3, 4)
+    """Blocks with a prefix of every task. A block that is among both has the shared one, but if that leaves none for
+    the tasks, as in a transformer of two blocks, the last of the shared ones is theirs."""
     pull: float = Field(0.1, ge=0)
     """Weight of the cosine between the task's key and the queries of its images."""
     batch_vote: bool = False
     """Use the prefix that most images of a batch would choose for all of them, as published: then an answer depends on
     what else is in the batch."""
+    reference_reshape: bool = False
+    """Repeat a mistake of the published code, in training and afterwards: the tasks' prefixes of a batch are laid out
+    (keys and values, images) and read as (images, keys and values). Where all images have the same prefix, the first
+    half of the batch gets its keys also as values, the second half its values also as keys. Answers then depend on the
+    batch."""
 
 
 @methods.register("dualprompt")
@@ -38,12 +46,27 @@ class DualPrompt(Prompted):
         trains="the shared prefixes, the task's prefixes and key, and the task's head",
     )
     Options: ClassVar = DualPromptOptions
+    defaults: ClassVar = {
+        "tuning": {"name": "none"},
+        "training": {
+            "epochs": 5,
+            "batch_size": 24,
+            "optimiser": "adamw",
+            "lr": 0.001,
+            "schedule": "constant",
+            "weight_decay": 0.0,
+        },
+    }
     options: DualPromptOptions
 
-    def __init__(self, setting: Setting, options: DualPromptOptions) -> None:
-        super().__init__(setting, options, (*options.general_layers, *options.expert_layers))
-        general = chosen_blocks(options.general_layers, len(setting.extractor.vit.blocks))
-        self.general, self.expert = general, [layer for layer in self.insertions if layer not in general]
+    def insert(self, vit: VisionTransformer) -> dict[int, PrefixAttention]:
+        depth, warn = len(vit.blocks), self.setting.progress.warning
+        self.general = chosen_blocks(self.options.general_layers, depth, warn)
+        expert = chosen_blocks(self.options.expert_layers, depth, warn)
+        self.expert = [number for number in expert if number not in self.general]
+        if not self.expert and len(self.general) > 1:
+            self.expert = [self.general.pop()]
+        return {number: insert_prefix(vit, number, None) for number in (*self.general, *self.expert)}
 
     def grow(self, task: int) -> None:
         entry, width = self._entries(), self.setting.extractor.width
@@ -83,6 +106,8 @@ class DualPrompt(Prompted):
         for layer in self.expert:
             pool = torch.stack([self.prompts[f"expert.{layer}.{entry}"] for entry in range(self._entries())])
             found[layer] = pool[chosen]
+            if self.options.reference_reshape:
+                found[layer] = found[layer].transpose(0, 1).reshape(found[layer].shape)
         return found
 
     def _entries(self) -> int:

@@ -81,6 +81,10 @@ class Ease(Subspaces):
         trains="the tuner, anew for every task; then class means in all subspaces, compared by cosine",
     )
     Options: ClassVar = EaseOptions
+    defaults: ClassVar = {
+        "tuning": {"name": "adapter"},
+        "training": {"epochs": 20, "batch_size": 48, "lr": 0.025},
+    }
     options: EaseOptions
 
     def __init__(self, setting: Setting, options: EaseOptions) -> None:

@@ -1,31 +1,32 @@
-"""What methods share that leave the backbone as it is and learn prefixes for it, chosen by the image.
+"""What methods share that leave the backbone as it is and learn prompts for it, chosen by the image.
 
-A first pass without prefixes gives the query: the pre-trained feature of the image. By it the prefixes of a second pass
-are put together, and the feature of that pass goes to the heads.
+A first pass without prompts gives the query: the pre-trained feature of the image. By it the prompts of a second pass
+are put together, prefixes of attentions or tokens, and the feature of that pass goes to the heads.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.data.streams import Task
+from lca.errors import LcaError
 from lca.files import State
 from lca.heads import HeadOptions, TaskHead
 from lca.methods.base import Phase, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training import FineTuning
-from lca.tuning.base import replace_module
-from lca.tuning.insertion import PrefixAttention, inserting, plain_attention
-from lca.tuning.prefix import chosen_blocks
+from lca.tuning.insertion import Insertion, inserting
 
 
 class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
-    """Key rows, and as many value rows, of a prefix."""
+    """Tokens of a prompt; a prefix has as many key rows and value rows."""
     head: HeadOptions = HeadOptions(bias=True)
 
 
@@ -48,24 +49,33 @@ class PromptTraining(FineTuning):
 
 
 class Prompted(SequentialFineTuning):
-    """Sequential learning of prompts instead of a tuner. They are `prompts`, by name, and grow task by task. A class
-    that is forgotten leaves its head; the prompts, like a backbone, are not unlearnt."""
+    """Sequential learning of prompts instead of a tuner. They are `prompts`, by name; tasks may add some. A class that
+    is forgotten leaves its head; the prompts, like a backbone, are not unlearnt."""
 
     options: PromptedOptions
+    tunes: ClassVar = False
 
-    def __init__(self, setting: Setting, options: PromptedOptions, layers: tuple[int | float, ...]) -> None:
+    def __init__(self, setting: Setting, options: PromptedOptions) -> None:
         super().__init__(setting, options)
         vit = setting.extractor.vit
-        self.insertions: dict[int, PrefixAttention] = {}
-        for number in chosen_blocks(layers, len(vit.blocks)):
-            self.insertions[number] = PrefixAttention(plain_attention(vit.blocks[number]), None)
-            replace_module(vit, f"blocks.{number}.attn", self.insertions[number])
+        if any(isinstance(each, Insertion) for each in vit.modules()):
+            tuner = setting.extractor.tuner.options.name
+            raise LcaError(
+                f"method {options.name!r} brings prompts of its own, and tuner {tuner!r} inserts others; "
+                "use tuning: none"
+            )
+        setting.extractor.requires_grad_(False)
         self.prompts: dict[str, nn.Parameter] = {}
+        self.insertions = self.insert(vit)
         self.training = PromptTraining(self)
 
     @abstractmethod
+    def insert(self, vit: VisionTransformer) -> Mapping[int, Insertion]:
+        """Make the places for prompts in the transformer, by block."""
+
     def grow(self, task: int) -> None:
-        """Add the prompts of a task."""
+        """Add the prompts of a task, where every task has some of its own."""
+        return
 
     @abstractmethod
     def trained(self) -> dict[str, nn.Parameter]:
@@ -73,7 +83,8 @@ class Prompted(SequentialFineTuning):
 
     @abstractmethod
     def rows(self, query: Tensor) -> dict[int, Tensor]:
-        """The prefixes of images by their queries (n, width): ([n,] 2, tokens, width) by block; keys first."""
+        """What is inserted for images by their queries (n, width), by block: prefixes ([n,] 2, tokens, width), keys
+        first, or tokens ([n,] tokens, width)."""
 
     def training_rows(self, query: Tensor) -> dict[int, Tensor]:
         """The same while a task is learnt."""
@@ -101,18 +112,17 @@ class Prompted(SequentialFineTuning):
         yield from super().phases(task, labels)
 
     def state(self) -> State:
-        """The tuner is never trained, so its tensors are not kept; the prompts are."""
         state = super().state()
-        del state.parts["tuned"]
         state.parts["prompts"] = {name: each.detach().clone() for name, each in self.prompts.items()}
         return state
 
     def load_state(self, state: State) -> None:
-        self.prompts = {}
-        for name, each in state.parts["prompts"].items():
-            self.add(name, each)
-        super().load_state(State({**state.parts, "tuned": self.tensors}, state.meta))
+        self.prompts = {name: self._parameter(each) for name, each in state.parts["prompts"].items()}
+        super().load_state(state)
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter a new prompt."""
-        self.prompts[name] = nn.Parameter(values.to(self.setting.extractor.compute.device))
+        self.prompts[name] = self._parameter(self.setting.given.tensor(f"prompt.{name}", values))
+
+    def _parameter(self, values: Tensor) -> nn.Parameter:
+        return nn.Parameter(values.to(self.setting.extractor.compute.device, copy=True))

@@ -176,17 +176,18 @@ class _Experiment:
         computes it in the same batches."""
         method, what = self.classifier.method, f"task {self.task + 1}, test"
         parts = method.feature_parts()
-        if "" in parts:
+        if not any(parts):
             return self.classifier.features(self.stream.test(self.task), what)
         rows = []
         with self.classifier.compute.determinism():
             for task in range(self.task + 1):
-                missing = [part for part in parts if (part, task) not in self._frozen]
+                found = {part: self._frozen[part, task] for part in parts if (part, task) in self._frozen}
+                missing = [part for part in parts if part not in found]
                 if missing:
                     images = self.stream.test_of(task)
-                    for part in missing:
-                        self._frozen[part, task] = method.features(images, what, [part]).cpu()
-                rows.append(torch.cat([self._frozen[part, task] for part in parts], dim=1))
+                    found |= {part: method.features(images, what, [part]).cpu() for part in missing}
+                self._frozen |= {(part, task): each for part, each in found.items() if part}
+                rows.append(torch.cat([found[part] for part in parts], dim=1))
         return torch.cat(rows)
 
     def _evaluated(self, features: Tensor, classes: int) -> None:

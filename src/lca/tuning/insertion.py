@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from timm.models.vision_transformer import Attention
+from timm.models.vision_transformer import Attention, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -130,9 +130,39 @@ def plain_attention(block: nn.Module) -> Attention:
     return attention
 
 
-def remove_prefixes(root: nn.Module) -> None:
-    """Put every attention with a prefix back as it was."""
-    for parent in list(root.modules()):
+def insert_tokens(
+    vit: VisionTransformer, own: Tensor | None, position: Tensor | None = None, pool: bool = False
+) -> TokenInsertion:
+    """Make a place for tokens behind all prefix tokens (class, distillation, registers) and through all blocks. With
+    `pool` the transformer's feature is made of their outputs after the final norm, which therefore becomes a stage."""
+    at = vit.num_prefix_tokens
+    stages = (*vit.blocks, vit.norm) if pool else (*vit.blocks,)
+    insertion = TokenInsertion(*stages, own=own, at=at, position=position, pool=at + 1 if pool else 0)
+    vit.blocks = insertion
+    if pool:
+        vit.norm = nn.Identity()
+    return insertion
+
+
+def remove_tokens(vit: VisionTransformer) -> None:
+    """The inverse of `insert_tokens`."""
+    stages = list(vit.blocks)
+    if vit.blocks.pool:
+        vit.norm = stages.pop()
+    vit.blocks = nn.Sequential(*stages).train(vit.blocks.training)
+
+
+def insert_prefix(vit: VisionTransformer, block: int, own: Tensor | None) -> PrefixAttention:
+    """Make a place for a prefix in a block's attention."""
+    vit.blocks[block].attn = insertion = PrefixAttention(plain_attention(vit.blocks[block]), own)
+    return insertion
+
+
+def remove_insertions(vit: VisionTransformer) -> None:
+    """Take out all tokens and prefixes that were put in by the functions above."""
+    if isinstance(vit.blocks, TokenInsertion):
+        remove_tokens(vit)
+    for parent in list(vit.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, PrefixAttention):
                 setattr(parent, name, child.inner)

@@ -4,42 +4,46 @@ As in DualPrompt (Wang et al. 2022), in a few of the first blocks and starting f
 """
 
 import warnings
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 from timm.models import VisionTransformer
 from torch import nn
 
 from lca.config import TuningOptions
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, replace_module, uniform
-from lca.tuning.insertion import PrefixAttention, plain_attention
+from lca.tuning.insertion import PrefixAttention, insert_prefix, plain_attention
+
+
+def _in_range(layers: tuple[int | float, ...]) -> tuple[int | float, ...]:
+    wrong = [each for each in layers if each < 0 or (isinstance(each, float) and each >= 1)]
+    if wrong or not layers:
+        raise ValueError(f"expected block numbers from 0 or shares of the depth in [0, 1), came {wrong or 'none'}")
+    return layers
+
+
+Layers = Annotated[tuple[int | float, ...], AfterValidator(_in_range)]
+"""Blocks, counted from 0; or with a decimal point, at which share of the depth."""
 
 
 class PrefixOptions(TuningOptions):
     name: Literal["prefix"] = "prefix"
     tokens: int = Field(5, ge=1)
     """Key rows, and as many value rows, in every chosen block."""
-    layers: tuple[int | float, ...] = (0, 1, 2, 3, 4)
+    layers: Layers = (0, 1, 2, 3, 4)
     """Blocks, counted from 0; or with a decimal point, at which share of the depth: 0.5 is the middle."""
     spread: float = Field(1.0, gt=0)
     """Rows start as U(-spread, spread)."""
 
-    @field_validator("layers")
-    @classmethod
-    def _in_range(cls, layers: tuple[int | float, ...]) -> tuple[int | float, ...]:
-        wrong = [each for each in layers if each < 0 or (isinstance(each, float) and each >= 1)]
-        if wrong or not layers:
-            raise ValueError(f"expected block numbers from 0 or shares of the depth in [0, 1), came {wrong or 'none'}")
-        return layers
 
-
-def chosen_blocks(layers: tuple[int | float, ...], depth: int) -> list[int]:
+def chosen_blocks(layers: Layers, depth: int, warn: Callable[[str], None] = warnings.warn) -> list[int]:
     """Block numbers in ascending order; numbers beyond the last block mean the last block, with a warning."""
     clipped = [each for each in layers if each >= depth]
     if clipped:
-        warnings.warn(f"layers {clipped} are clipped to {depth - 1}: the transformer has {depth} blocks", stacklevel=2)
+        warn(f"layers {clipped} are clipped to {depth - 1}: the transformer has {depth} blocks")
     numbers = [int(each * depth) if isinstance(each, float) else min(each, depth - 1) for each in layers]
     return sorted(set(numbers))
 
@@ -57,13 +61,12 @@ class Prefix(Tuner):
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         numbers = chosen_blocks(self.options.layers, len(vit.blocks))
-        attentions = {f"blocks.{number}.attn": plain_attention(vit.blocks[number]) for number in numbers}
+        attentions = {number: plain_attention(vit.blocks[number]) for number in numbers}
         self._vit, self.insertions = vit, {}
-        for name, attention in attentions.items():
+        for number, attention in attentions.items():
             shape = (2, self.options.tokens, attention.num_heads * attention.head_dim)
             own = uniform(shape, self.options.spread, generator).to(attention.qkv.weight.device)
-            self.insertions[name] = PrefixAttention(attention, own)
-            replace_module(vit, name, self.insertions[name])
+            self.insertions[f"blocks.{number}.attn"] = insert_prefix(vit, number, own)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {f"{name}.prefix": each.own for name, each in self.insertions.items() if each.own is not None}

@@ -15,7 +15,7 @@ from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, uniform
-from lca.tuning.insertion import TokenInsertion
+from lca.tuning.insertion import TokenInsertion, insert_tokens, remove_tokens
 
 
 class PromptOptions(TuningOptions):
@@ -41,35 +41,26 @@ class Prompt(Tuner):
     insertion: TokenInsertion
     """The blocks with the tokens: where others can be inserted."""
     _vit: VisionTransformer
-    _before: tuple[nn.Module, nn.Module]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         options = self.options
         position = class_position(vit) if options.position == "class" else None
+        if position is None and options.position == "class":
+            raise LcaError("this transformer's class token has no position embedding; use position: none")
         own = uniform((options.tokens, vit.embed_dim), options.spread, generator)
-        self._vit, self._before = vit, (vit.blocks, vit.norm)
-        # the mean is taken after the final norm, which therefore becomes a stage
-        stages = (*vit.blocks, vit.norm) if options.pool == "prompts" else (*vit.blocks,)
-        self.insertion = TokenInsertion(
-            *stages,
-            own=own.to(next(vit.parameters()).device),
-            at=vit.num_prefix_tokens,
-            position=position,
-            pool=vit.num_prefix_tokens + 1 if options.pool == "prompts" else 0,
-        )
-        vit.blocks = self.insertion
-        if options.pool == "prompts":
-            vit.norm = nn.Identity()
+        own = own.to(next(vit.parameters()).device)
+        self._vit = vit
+        self.insertion = insert_tokens(vit, own, position, pool=options.pool == "prompts")
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {} if self.insertion.own is None else {"prompt": self.insertion.own}
 
     def detach(self) -> None:
-        self._vit.blocks, self._vit.norm = self._before
+        remove_tokens(self._vit)
 
 
-def class_position(vit: VisionTransformer) -> Tensor:
-    """The class token's position embedding (1, width)."""
+def class_position(vit: VisionTransformer) -> Tensor | None:
+    """The class token's position embedding (1, width), if it has one."""
     if vit.cls_token is None or vit.pos_embed is None or vit.no_embed_class:
-        raise LcaError("this transformer's class token has no position embedding; use position: none")
+        return None
     return vit.pos_embed.detach()[0, :1].clone()
