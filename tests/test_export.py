@@ -412,7 +412,9 @@ def test_only_what_peft_knows_becomes_an_adapter(tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("method", ["simplecil", "aper", "ranpac", "fecam", "ease", "coda_prompt", "dualprompt", "l2p"])
+@pytest.mark.parametrize(
+    "method", ["simplecil", "aper", "ranpac", "fecam", "ease", "coda_prompt", "dualprompt", "l2p", "mos", "tuna"]
+)
 @pytest.mark.parametrize("tuner", ["lora", "full"])
 def test_methods_that_make_their_features_otherwise(tmp_path, method, tuner):
     model = tiny.classifier(

@@ -52,8 +52,10 @@ SMALL_METHOD: dict[str, dict[str, Any]] = {
     "coda_prompt": {"components": 2, "tokens": 2, "layers": (0, 1)},
     "l2p": {"pool_size": 4, "top_k": 2, "tokens": 2},
     "dualprompt": {"tokens": 2, "general_layers": (0,), "expert_layers": (1,)},
+    "mos": {"align": ["none", {"preset": "mos", **QUICK}]},
     "slca": {"align": [{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}]},
     "sldc": {"align": [{"preset": "best", **QUICK}]},
+    "tuna": {"align": ["none", {"preset": "tuna", **QUICK}]},
 }
 """Options that make a method quick; a method that is not here is tested with its defaults."""
 SMALL_TUNING: dict[str, dict[str, Any]] = {
@@ -152,6 +154,18 @@ def task(index: int, counts: Mapping[str, int]) -> Task:
 def classifier(chosen: Recipe) -> ContinualClassifier:
     view = ViewOptions.model_validate({"augment": {"crop_scale": [0.6, 1.0], "flip": False}, "centre_crop": 1.0})
     return ContinualClassifier(chosen, view, backbone=load_tiny_backbone())
+
+
+def features_in(model: ContinualClassifier, subspace: str, images: ImageSet) -> torch.Tensor:
+    """Features in a subspace that a model keeps, from an extractor of its own that holds its tensors."""
+    twin = classifier(model.recipe).extractor.eval()
+    views = twin.evaluation_views(images.pixels)
+    with torch.no_grad():
+        if subspace == "pretrained":
+            vit = load_tiny_backbone().vit
+            return vit.forward_head(vit.forward_features(views), pre_logits=True)
+        twin.load(model.state().parts[subspace])
+        return twin(views)
 
 
 @contextmanager
