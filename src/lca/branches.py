@@ -16,10 +16,10 @@ from lca.drift import drifts
 from lca.errors import LcaError
 from lca.files import State
 from lca.gaussians import GaussianMemory
-from lca.heads import GrowingHeads
+from lca.heads import GrowingHeads, HeadOptions
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.unknown import KnownDistances
+from lca.unknown import KEPT, KnownDistances
 
 _PLAIN: dict[str, Any] = {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"}
 _REDRAWN: dict[str, Any] = {"redraw": True, "epochs": 30, "lr": 0.005}
@@ -201,6 +201,20 @@ class BranchSet:
         """The Gaussians a branch uses and the distances of the known images; None without any."""
         memory = self.memory(name)
         return None if memory is None or not memory.classes else (memory, self.distances[self._memory_of[name]])
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        """Bytes of all branches after tasks of equal size and so many classes with so many images each."""
+        closed_form = GrowingHeads(self.trunk.width, HeadOptions(bias=True))
+        total = len(self.distances) * classes * 4 * min(images, KEPT)
+        for options in (self.options[name] for name in self.heads):
+            like = closed_form if "lda" in (options.kind, options.start) else self.trunk
+            total += like.expected_bytes(tasks, classes)
+        for memory in self.memories.values():
+            size = memory.expected_bytes(classes, images, self.trunk.width)
+            if size is None:
+                return None
+            total += size
+        return total
 
     def state(self) -> State:
         state = State()

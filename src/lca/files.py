@@ -33,6 +33,11 @@ PROBE = 65536
 Part = dict[str, torch.Tensor]
 
 
+def nbytes(part: Mapping[str, torch.Tensor]) -> int:
+    """Bytes of all tensors of a part."""
+    return sum(tensor.nbytes for tensor in part.values())
+
+
 @dataclass
 class State:
     """Tensors by part and name, and JSON: all there is to know about a model or a step."""
@@ -42,7 +47,7 @@ class State:
 
     def bytes_by_part(self) -> dict[str, int]:
         """Tensor bytes of every part that has any."""
-        sizes = {name: sum(t.nbytes for t in part.values()) for name, part in self.parts.items()}
+        sizes = {name: nbytes(part) for name, part in self.parts.items()}
         return {name: size for name, size in sizes.items() if size}
 
 

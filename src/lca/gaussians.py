@@ -277,6 +277,16 @@ class GaussianMemory:
             moved.classes[label] = Gaussian(old.count, old.mean.to(device), old.factor.to(device))
         return moved
 
+    def expected_bytes(self, classes: int, images: int, width: int) -> int | None:
+        """Bytes of so many classes with so many images each, of features of that width; None where it depends on what
+        the images are."""
+        options, spread = self.options, min(images - 1, width)
+        if options.energy is not None:
+            return None
+        rows = {"full": min(spread, options.rank or width), "shared": 0, "diagonal": 1}[options.kind]
+        common = min(classes * spread, width) if options.kind == "shared" else 0
+        return 4 * width * (classes * (1 + rows) + common)
+
     def state(self) -> tuple[Part, dict[str, Any]]:
         """Tensors and JSON; `load` is the inverse."""
         part: Part = {"shared": self.shared} if self.shared.ndim == 2 else {}

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lca.config import NamedOptions
 from lca.errors import LcaError, nearest
-from lca.files import Part
+from lca.files import Part, nbytes
 from lca.registry import Registry
 
 
@@ -202,6 +202,10 @@ class GrowingHeads(nn.Module):
             if not isinstance(self.tasks[number], PrototypeHead)
             for parameter in self.tasks[number].parameters()
         ]
+
+    def expected_bytes(self, tasks: int, classes: int) -> int:
+        """Bytes of the heads of tasks of equal size, with so many classes in all."""
+        return tasks * nbytes(dict(self.new_head(classes // tasks, torch.Generator()).named_parameters()))
 
     def copy(self) -> "GrowingHeads":
         """An independent copy on the same device."""

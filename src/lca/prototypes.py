@@ -40,6 +40,11 @@ class ClassMeans:
         self.counts = part.get("counts", torch.zeros(0)).to(device)
 
 
+def mean_bytes(classes: int, width: int) -> int:
+    """Bytes of so many class means with their counts."""
+    return 4 * classes * (width + 1)
+
+
 def updated(means: Tensor, counts: Tensor, labels: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
     """Means (classes, ..., d) and counts (classes, ...) with features (n, ..., d) added to the classes of their labels:
     μ <- μ + (mean of the k new - μ) k / (n + k)."""

@@ -176,7 +176,7 @@ def test_a_sweep(lca, recipe, tmp_path):
         ("finetune training.lr=0.1", 1, "finished"),
         ("finetune training.lr=0.1", 2, "finished"),
     ]
-    assert "cell 2 of 2: finetune training.lr=0.1, seed 2" in err
+    assert "cell 2 of 2: finetune training.lr=0.1, digits, seed 2" in err
     assert "±" in out
     assert lca(*words)[2] == "", "all is finished"
 
@@ -189,7 +189,7 @@ def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):
     code, out, err = lca("sweep", recipe(), "--grid", "method=[finetune, joint]")
     assert code == 1
     assert "finetune" in out
-    assert "failed: joint method=joint, seed 5: RuntimeError: the disk is on fire" in err
+    assert "failed: joint method=joint, digits, seed 5: RuntimeError: the disk is on fire" in err
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 from lca.report.tables import HEADER, LEGEND, cells_of, markdown, pivot_markdown, print_rows, rows_of
 
 
-def results(curves, seconds=None, stored=2_000_000):
+def results(curves, seconds=None, stored=2_000_000, source="digits"):
     """The part of a results file that a table reads; `curves` maps branches to accuracies after each task."""
     return {
+        "data": {"source": source},
         "branches": {
             branch: {
                 "metrics": {
@@ -91,3 +92,16 @@ def test_labels_are_printed_as_they_are(capsys, label):
     print_rows(rows_of([(label, results({"default": [50.0, 40.0]}))]), "t")
     out = "".join(capsys.readouterr().out.split())
     assert "".join(label.split()) in out
+
+
+def test_every_data_set_has_a_table_of_its_own():
+    runs = [("a", results({"default": [50.0]})), ("a", results({"default": [70.0]}, source="folder:x"))]
+    rows = rows_of([*runs, ("a", results({"default": [60.0]}))])
+    assert [(row.source, row.cell("last_accuracy", "sample_weighted")) for row in rows] == [
+        ("digits", "55.0 ± 7.1"),
+        ("folder:x", "70.0"),
+    ]
+    text = markdown(rows)
+    assert text.index("**digits**") < text.index("55.0") < text.index("**folder:x**") < text.index("70.0")
+    assert text.count(LEGEND) == 1
+    assert "**" not in markdown(rows[:1])

@@ -37,6 +37,18 @@ def test_every_change_meets_every_combination():
     assert len({cell.key for cell in cells}) == len({cell.folder for cell in cells}) == 8
 
 
+def test_values_can_be_named_and_data_sets_stay_out_of_the_label():
+    data = {"few": {"train_limit": 3}, "folder": {"source": "folder:photos"}}
+    cells = expand(small(grid={"data": data, "training": {"slow": {"lr": 0.1, "epochs": 7}, "fast": {"lr": 1.0}}}))
+    assert [(cell.label, cell.recipe.data.source, cell.recipe.data.train_limit) for cell in cells] == [
+        ("finetune slow", "digits", 3),
+        ("finetune fast", "digits", 3),
+        ("finetune slow", "folder:photos", 4),
+        ("finetune fast", "folder:photos", 4),
+    ]
+    assert [cell.recipe.training.epochs for cell in cells] == [7, 1, 7, 1]
+
+
 def test_a_plain_recipe_is_a_sweep_of_one():
     (cell,) = expand(small())
     assert cell.label == "finetune"

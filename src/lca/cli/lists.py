@@ -25,19 +25,66 @@ def add_to(app: typer.Typer) -> None:
     app.command("recipes")(recipes_command)
 
 
-def methods_command() -> None:
-    """List the methods: the ways to keep learning.
+def methods_command(
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", metavar="NAME", help="Say what is stored, on this backbone.")
+    ] = None,
+    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Images of a class, for that.")] = 100,
+) -> None:
+    """List the methods: the ways to keep learning, and what each costs with its default options.
 
-    Example:
+    What is stored besides the backbone is counted after ten tasks of ten classes.
+
+    Examples:
 
       lca methods
+
+      lca methods --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --images 500
+
+      lca run ease --set data.source=folder:photos
     """
     from lca.methods import methods
 
     for name in methods:
         info = methods[name].info
-        needs = "; needs all data at once" if info.needs_all_data else "; keeps no images"
-        _entry(name, f"{info.title} ({info.reference}). Trains {info.trains}{needs}.")
+        needs = "Needs all images at once" if info.needs_all_data else "Keeps no images"
+        answers = f"Passes through the transformer per answer: {info.passes}"
+        stored = "" if backbone is None else f" {_stored(name, backbone, images)}"
+        _entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {answers}.{stored}")
+
+
+def _stored(method: str, backbone: str, images: int) -> str:
+    """What a method stores with its default options."""
+    import torch
+
+    from lca.backbones import Backbone, untrained
+    from lca.config import AugmentOptions, validate_recipe
+    from lca.data.views import Preprocessing
+    from lca.device import Compute
+    from lca.features import FeatureExtractor
+    from lca.methods import methods
+    from lca.progress import Progress
+    from lca.setting import Setting
+
+    recipe, nothing, unit = validate_recipe({"method": method}), torch.device("meta"), (1.0, 1.0, 1.0)
+    with nothing:  # shapes without values
+        shape = Backbone(untrained(backbone), Preprocessing(224, unit, unit, "bicubic"), backbone, "")
+    extractor = FeatureExtractor(shape, recipe.tuning, 0, Compute(nothing))
+    setting = Setting(extractor, recipe.training, AugmentOptions(), 0, Progress())
+    count = methods[method](setting, recipe.method).expected_bytes
+    now, class_more, task_more = count(10, 100, images), count(10, 110, images), count(11, 110, images)
+    if now is None or class_more is None or task_more is None:
+        return "What it stores depends on the images."
+    per_class = (class_more - now) // 10
+    return f"Stores {_size(per_class)} a class, {_size(task_more - class_more)} a task, {_size(now)} in all."
+
+
+def _size(count: int) -> str:
+    """1234567 bytes as 1.23 MB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
 
 
 def tuners_command(

@@ -3,12 +3,17 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lca.cli.common import BUDGET_SPENT, INTERRUPTED, SOME_FAILED, Overrides, Quiet
 from lca.errors import LcaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lca.report.tables import Row
 
 BudgetText = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
@@ -24,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run_command(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a path ending in .yaml.")],
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe or of a method, or a path ending in .yaml.")],
     overrides: Overrides = [],  # noqa: B006  # typer copies it
     out: Annotated[Path | None, typer.Option("--out", help="Run folder; by default runs/NAME.")] = None,
     trunks: Annotated[
@@ -45,6 +50,8 @@ def run_command(
     Examples:
 
       lca run best
+
+      lca run ease --set data.source=folder:photos
 
       lca run best --set data.source=folder:photos --set data.tasks=4 --out runs/photos
 
@@ -138,7 +145,7 @@ def show_command(
     """
     from lca.files import read_json
     from lca.report.tables import markdown as as_markdown
-    from lca.report.tables import pivot_markdown, print_rows, rows_of
+    from lca.report.tables import pivot_markdown, rows_of
 
     pairs: list[tuple[str, Any]] = []
     paths = [path.parent if path.name == "results.json" else path for path in paths]
@@ -165,7 +172,7 @@ def show_command(
     elif markdown:
         print(as_markdown(rows), end="")
     else:
-        print_rows(rows, ", ".join(str(path) for path in paths))
+        _print(rows, ", ".join(str(path) for path in paths))
 
 
 def merge_command(
@@ -212,13 +219,25 @@ def _quoted(word: str) -> str:
 
 def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
     from lca.report.figures import accuracy_curves
-    from lca.report.tables import markdown, print_rows, rows_of
+    from lca.report.tables import by_source, markdown, rows_of
 
     rows = rows_of(pairs)
-    print_rows(rows, title)
-    accuracy_curves(rows, folder / "accuracy.png", title)
+    _print(rows, title)
+    figures = []
+    for source, own in by_source(rows).items():
+        alone = len(own) == len(rows)
+        figures.append("accuracy.png" if alone else f"accuracy-{source.rpartition(':')[2]}.png")
+        accuracy_curves(own, folder / figures[-1], title if alone else f"{title}, {source}")
     (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
-    print(f"results, table.md and accuracy.png are in {folder}")
+    print(f"results, table.md and {', '.join(figures)} are in {folder}")
+
+
+def _print(rows: "Sequence[Row]", title: str) -> None:
+    """A table for every data set."""
+    from lca.report.tables import by_source, print_rows
+
+    for source, own in by_source(rows).items():
+        print_rows(own, title if len(own) == len(rows) else f"{title}, {source}")
 
 
 def _show_pack(packed: dict[str, Any], folder: Path, title: str) -> int:
@@ -228,5 +247,6 @@ def _show_pack(packed: dict[str, Any], folder: Path, title: str) -> int:
     if finished:
         _show(finished, folder, title)
     for cell in failed:
-        print(f"failed: {cell['label']}, seed {cell['seed']}: {cell['error']}", file=sys.stderr)
+        which = f"{cell['label']}, {cell['source']}, seed {cell['seed']}"
+        print(f"failed: {which}: {cell['error']}", file=sys.stderr)
     return len(failed)

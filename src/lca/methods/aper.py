@@ -9,7 +9,7 @@ from lca.files import State
 from lca.methods import methods
 from lca.methods.base import MethodInfo, Setting
 from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
-from lca.prototypes import ClassMeans
+from lca.prototypes import ClassMeans, mean_bytes
 
 
 class AperOptions(FirstTaskOptions):
@@ -25,6 +25,7 @@ class Aper(TunedOnFirstTask):
         title="APER (also ADAM)",
         reference="Zhou et al.: Revisiting Class-Incremental Learning with Pre-Trained Models, IJCV 2024",
         trains="the tuner, on the first task; then class means of pre-trained and tuned features, compared by cosine",
+        passes="2",
     )
     Options: ClassVar = AperOptions
 
@@ -43,6 +44,9 @@ class Aper(TunedOnFirstTask):
 
     def forget(self, label: int) -> None:
         self.means.forget(label)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        return self.tuned_bytes() + mean_bytes(classes, 2 * self.setting.extractor.width)
 
     def state(self) -> State:
         state = super().state()

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
-from lca.files import State
+from lca.files import State, nbytes
 from lca.gaussians import GaussianMemory
 from lca.setting import Setting
 from lca.unknown import KnownDistances
@@ -29,6 +29,8 @@ class MethodInfo:
     reference: str
     trains: str
     needs_all_data: bool = False
+    passes: Literal["1", "2", "one per task", "one per task and one more"] = "1"
+    """How often an image goes through the transformer to be answered."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +142,12 @@ class Method(ABC):
     def storage(self, branch: str | None = None) -> dict[str, int]:
         """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""
         return self.state().bytes_by_part()
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        """What `storage` will come to after tasks of equal size and so many classes in all, with so many images each;
+        None where that is not known beforehand."""
+        return None
+
+    def tuned_bytes(self) -> int:
+        """Bytes of one copy of everything that is tuned."""
+        return nbytes(self.setting.extractor.tensors())

@@ -120,6 +120,10 @@ class FeCam(TunedOnFirstTask):
         self._whitenings = {old - (old > label): each for old, each in self._whitenings.items() if old != label}
         self._pooled = None
 
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        gaussians = self.memory.expected_bytes(classes, images, self.setting.extractor.width)
+        return None if gaussians is None else self.tuned_bytes() + gaussians
+
     def state(self) -> State:
         state = super().state()
         state.parts["classes"], state.meta["classes"] = self.memory.state()

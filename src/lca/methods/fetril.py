@@ -14,7 +14,7 @@ from lca.heads import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.methods.base import MethodInfo, Setting
 from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
-from lca.prototypes import ClassMeans
+from lca.prototypes import ClassMeans, mean_bytes
 from lca.randomness import generator
 
 
@@ -90,6 +90,10 @@ class Fetril(TunedOnFirstTask):
     def forget(self, label: int) -> None:
         self.means.forget(label)
         self.heads.forget(label)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        means = mean_bytes(classes, self.setting.extractor.width)
+        return self.tuned_bytes() + means + self.heads.expected_bytes(tasks, classes)
 
     def state(self) -> State:
         state = super().state()

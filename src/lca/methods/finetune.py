@@ -69,6 +69,9 @@ class SequentialFineTuning(Method):
         self.heads.to(self.setting.extractor.compute.device)
         self.training.load(state.parts["training"])
 
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        return (self.tuned_bytes() if self.tunes else 0) + self.heads.expected_bytes(tasks, classes)
+
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         return self.training.epoch(task, epoch, self.heads, teacher=self.tensors if self.heads.sizes else None)
 

@@ -108,6 +108,12 @@ class IncrementalMerging(Method):
         own = self.branch_set.parts_of(branch)
         return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
 
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        copies = 3 if self.options.init_from == "previous" else 2
+        branches = self.branch_set.expected_bytes(tasks, classes, images)
+        trunk = copies * self.tuned_bytes() + self.heads.expected_bytes(tasks, classes)
+        return None if branches is None else trunk + branches
+
     def finish_task(self) -> None:
         self.observed = {}
         self.tasks += 1

@@ -23,3 +23,6 @@ class Joint(SequentialFineTuning):
         needs_all_data=True,
     )
     Options: ClassVar = JointOptions
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        return super().expected_bytes(1, classes, images)

@@ -123,6 +123,9 @@ class RanPac(TunedOnFirstTask):
         self.sums = self.sums[kept]
         self.weights = solve_ridge(self.gram, self.sums, self.ridge)
 
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        return self.tuned_bytes() + 4 * self.size * (self.size + 2 * classes)
+
     def state(self) -> State:
         state = super().state()
         state.parts["statistics"] = {"gram": self.gram, "sums": self.sums} if len(self.gram) else {}

@@ -11,7 +11,7 @@ from lca.data.streams import Task
 from lca.files import State
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
-from lca.prototypes import ClassMeans
+from lca.prototypes import ClassMeans, mean_bytes
 
 
 class SimpleCilOptions(MethodOptions):
@@ -48,6 +48,9 @@ class SimpleCil(Method):
 
     def forget(self, label: int) -> None:
         self.means.forget(label)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        return mean_bytes(classes, self.setting.extractor.width)
 
     def state(self) -> State:
         return State({"means": self.means.state()})

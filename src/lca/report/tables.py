@@ -11,8 +11,9 @@ from lca.evaluation.accuracy import mean_and_deviation
 
 @dataclass(frozen=True)
 class Row:
-    """One classifier: the runs of one label and branch, over seeds."""
+    """One classifier on one data set: the runs of one label and branch, over seeds."""
 
+    source: str
     group: str
     branch: str
     metrics: list[dict[str, Any]]
@@ -53,20 +54,29 @@ LEGEND = (
 
 def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
     """Rows from (label, results) pairs; runs of one label are seeds of one row, every branch is a row of its own."""
-    grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for label, results in runs:
         for branch in results["branches"]:
-            grouped[label, branch].append(results)
+            grouped[results["data"]["source"], label, branch].append(results)
     return [
         Row(
+            source,
             label,
             branch,
             [results["branches"][branch]["metrics"] for results in members],
             sum(_seconds(results, branch) for results in members) / len(members),
             sum(_bytes(results, branch) for results in members) // len(members),
         )
-        for (label, branch), members in grouped.items()
+        for (source, label, branch), members in grouped.items()
     ]
+
+
+def by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of every data set."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.source].append(row)
+    return dict(found)
 
 
 def _seconds(results: Mapping[str, Any], branch: str) -> float:
@@ -94,8 +104,13 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table with its legend."""
-    return f"{markdown_table(HEADER, [cells_of(row) for row in rows])}\n{LEGEND}\n"
+    """A Markdown table of every data set, with a legend."""
+    sources = by_source(rows)
+    tables = [
+        (f"**{source}**\n\n" if len(sources) > 1 else "") + markdown_table(HEADER, [cells_of(row) for row in own])
+        for source, own in sources.items()
+    ]
+    return "\n".join([*tables, f"{LEGEND}\n"])
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

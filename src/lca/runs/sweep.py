@@ -43,34 +43,43 @@ class Cell:
 
 
 def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
-    """The cells of a recipe with `cells` (a list of changes, each with an optional `label`) and `grid` (lists of
-    values by dotted key): every change with every combination. Cells that share a trunk come one after another."""
+    """The cells of a recipe with `cells` and `grid`: every change with every combination of values.
+
+    `cells` is a list of changes, each with an optional `label`; `grid` has values by dotted key, as a list or as a
+    mapping that names each. Seeds and data sets are not part of a label: tables average over the one and are apart for
+    the other. Cells that share a trunk come one after another.
+    """
     base = {key: value for key, value in content.items() if key not in {"cells", "grid"}}
     changes = content.get("cells") or [{}]
     grid = content.get("grid") or {}
     if not isinstance(changes, list) or not all(isinstance(change, Mapping) for change in changes):
         raise LcaError(f"{origin}: cells must be a list of mappings")
-    if not isinstance(grid, Mapping) or not all(isinstance(values, list) and values for values in grid.values()):
+    if not isinstance(grid, Mapping) or not all(isinstance(each, list | Mapping) and each for each in grid.values()):
         raise LcaError(f"{origin}: grid must map dotted keys to lists of values, for example seed: [1993, 1994]")
+    axes = {
+        key: list(values.items()) if isinstance(values, Mapping) else [(f"{key}={value}", value) for value in values]
+        for key, values in grid.items()
+    }
     cells: dict[str, Cell] = {}
     for change in changes:
         own = {key: value for key, value in change.items() if key != "label"}
-        for values in itertools.product(*grid.values()):
+        for choice in itertools.product(*axes.values()):
             merged = merge_mappings(base, own)
-            for key, value in zip(grid, values, strict=True):
+            for key, (_, value) in zip(grid, choice, strict=True):
                 merged = merge_mappings(merged, nest(key, value))
             recipe = validate_recipe(merged, origin)
-            varied = [f"{key}={value}" for key, value in zip(grid, values, strict=True) if key != "seed"]
+            varied = [str(name) for key, (name, _) in zip(grid, choice, strict=True) if key not in {"seed", "data"}]
             label = " ".join([str(change.get("label", recipe.method.name)), *varied])
             cell = Cell(label, recipe)
             cells.setdefault(cell.key, cell)
-    named: set[tuple[str, int]] = set()
+    named: set[tuple[str, int, str]] = set()
     for cell in cells.values():
-        if (cell.label, cell.recipe.seed) in named:  # a table would average them as if they were seeds
+        name = (cell.label, cell.recipe.seed, cell.recipe.data.source)
+        if name in named:  # a table would average them as if they were seeds
             raise LcaError(
                 f"{origin}: two different cells are called {cell.label!r}, seed {cell.recipe.seed}; give each a label"
             )
-        named.add((cell.label, cell.recipe.seed))
+        named.add(name)
     trunks = list(dict.fromkeys(cell.trunk for cell in cells.values()))
     return sorted(cells.values(), key=lambda cell: trunks.index(cell.trunk))
 
@@ -108,7 +117,8 @@ def sweep(
         if budget.spent():
             raise BudgetSpent
         progress.line(
-            f"cell {number + 1} of {len(chosen)}: {cell.label or cell.recipe.method.name}, seed {cell.recipe.seed}"
+            f"cell {number + 1} of {len(chosen)}: {cell.label or cell.recipe.method.name}, {cell.recipe.data.source}, "
+            f"seed {cell.recipe.seed}"
         )
         try:
             run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
@@ -131,7 +141,8 @@ def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
     packed = []
     for cell in cells:
         folder = out / "cells" / cell.folder
-        entry: dict[str, Any] = {"key": cell.key, "label": cell.label, "seed": cell.recipe.seed, "status": "open"}
+        entry: dict[str, Any] = {"key": cell.key, "label": cell.label, "seed": cell.recipe.seed}
+        entry |= {"source": cell.recipe.data.source, "status": "open"}
         results = RunFolder(folder).finished()
         if results is not None:
             entry |= {"status": "finished", "results": results}
