@@ -34,6 +34,7 @@ class CodaPrompt(Prompted):
         title="CODA-Prompt",
         reference="Smith et al.: CODA-Prompt, CVPR 2023",
         trains="the new prompt components with their keys, and the task's head",
+        passes="2",
     )
     Options: ClassVar = CodaPromptOptions
     defaults: ClassVar = {
@@ -70,6 +71,10 @@ class CodaPrompt(Prompted):
             mixed = torch.einsum("nk,ktd->ntd", weights, prompts)
             found[layer] = mixed.unflatten(1, (2, self.options.tokens))
         return found
+
+    def values(self, tasks: int) -> int:
+        rows = 2 * self.options.tokens + 2  # a component, its key and its attention
+        return tasks * self.options.components * len(self.insertions) * rows * self.setting.extractor.width
 
     def _all(self, layer: int, what: str) -> Tensor:
         """A layer's components of all tasks; only the newest task's are trained."""

@@ -44,6 +44,7 @@ class DualPrompt(Prompted):
         title="DualPrompt",
         reference="Wang et al.: DualPrompt, ECCV 2022",
         trains="the shared prefixes, the task's prefixes and key, and the task's head",
+        passes="2",
     )
     Options: ClassVar = DualPromptOptions
     defaults: ClassVar = {
@@ -100,6 +101,10 @@ class DualPrompt(Prompted):
         if self.options.batch_vote:
             chosen = chosen.mode().values.expand(query.shape[0])
         return self._rows(chosen)
+
+    def values(self, tasks: int) -> int:
+        prefixes = (len(self.general) if tasks else 0) + tasks * len(self.expert)
+        return (prefixes * 2 * self.options.tokens + tasks) * self.setting.extractor.width
 
     def _rows(self, chosen: Tensor) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {layer: self.prompts[f"general.{layer}"] for layer in self.general}

@@ -45,6 +45,7 @@ class L2p(Prompted):
         title="L2P",
         reference="Wang et al.: Learning to Prompt for Continual Learning, CVPR 2022",
         trains="the pool of prompts with its keys, and the task's head",
+        passes="2",
     )
     Options: ClassVar = L2pOptions
     defaults: ClassVar = {
@@ -80,6 +81,9 @@ class L2p(Prompted):
     def training_term(self, query: Tensor) -> Tensor:
         cosines = self._cosines(query)
         return -self.options.pull * cosines.gather(1, self._chosen(cosines)).sum(1).mean()
+
+    def values(self, tasks: int) -> int:
+        return self.options.pool_size * (self.options.tokens + 1) * self.setting.extractor.width
 
     def _cosines(self, query: Tensor) -> Tensor:
         return functional.normalize(query) @ functional.normalize(self.prompts["keys"]).T

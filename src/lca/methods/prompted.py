@@ -89,6 +89,10 @@ class Prompted(SequentialFineTuning):
         """What is inserted for images by their queries (n, width), by block: prefixes ([n,] 2, tokens, width), keys
         first, or tokens ([n,] tokens, width)."""
 
+    @abstractmethod
+    def values(self, tasks: int) -> int:
+        """How many numbers the prompts are after so many tasks that trained them."""
+
     def training_rows(self, query: Tensor) -> dict[int, Tensor]:
         """The same while a task is learnt."""
         return self.rows(query)
@@ -122,6 +126,10 @@ class Prompted(SequentialFineTuning):
     def load_state(self, state: State) -> None:
         self.prompts = {name: self._parameter(each) for name, each in state.parts["prompts"].items()}
         super().load_state(state)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        trained = tasks if classes > tasks else 0  # a task of one class trains nothing
+        return 4 * self.values(trained) + self.heads.expected_bytes(tasks, classes)
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter a new prompt."""
