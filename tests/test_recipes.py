@@ -3,6 +3,7 @@
 import pytest
 
 from lca.config import load_recipe, read_recipe, recipe_names, recipe_summary
+from lca.methods import methods
 from lca.runs.sweep import expand
 
 
@@ -20,7 +21,8 @@ def test_a_shipped_recipe_validates(name):
         cells = expand(read_recipe(name), name)
         assert len(cells) > 1
         assert len({cell.key for cell in cells}) == len(cells)
-        assert len({(cell.label, cell.recipe.seed) for cell in cells}) == len(cells), "rows would mix different recipes"
+        names = {(cell.label, cell.recipe.seed, cell.recipe.data.source) for cell in cells}
+        assert len(names) == len(cells), "rows would mix different recipes"
     else:
         recipe = load_recipe(name)
         assert recipe.name == name
@@ -41,3 +43,8 @@ def test_the_readings_differ_as_the_paper_and_its_code_do():
     assert lca["paper"].robustness == lca["reference"].robustness == 0.1
     assert (lca["paper"].nearest_mean_filter, lca["reference"].nearest_mean_filter) == (False, True)
     assert best.method == load_recipe("best", ["method.align=best"]).method
+
+
+def test_the_comparison_has_every_method():
+    cells = expand(read_recipe("compare-mini"), "compare-mini")
+    assert {cell.recipe.method.name for cell in cells} == set(methods)

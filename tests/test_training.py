@@ -155,6 +155,10 @@ def test_the_tuner_may_have_a_learning_rate_of_its_own(make_extractor, make_task
     for name, change in usual.items():
         assert change.abs().max() > 0
         torch.testing.assert_close(slow[name] * 100, change, rtol=1e-3, atol=1e-6)
+    assert usual
+    scaled, scaled_head = step(lr=0.01, tuner_lr=0.0001, rate_scale=10)
+    torch.testing.assert_close(scaled, slow)
+    torch.testing.assert_close(scaled_head, head)
 
 
 def test_schedules():

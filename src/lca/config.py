@@ -162,6 +162,8 @@ class TrainingOptions(Options):
     lr: float = Field(0.01, gt=0)
     tuner_lr: float | None = Field(None, gt=0)
     """Learning rate of the tuned tensors, where it differs from the head's."""
+    rate_scale: float = Field(1.0, gt=0)
+    """Factor on both learning rates: one number to tune a method whose rates are published."""
     schedule: Literal["cosine", "constant", "steps"] = "cosine"
     """How the learning rates change from epoch to epoch; `steps` divides them by ten after each milestone."""
     milestones: tuple[float, ...] = ()

@@ -243,6 +243,7 @@ class FineTuning:
         options, device = self._options, self._extractor.compute.device
         on_gpu = device.type == "cuda"
         rates = {"tuned.": options.tuner_lr or options.lr, "head.": options.lr}
+        rates = {start: options.rate_scale * rate for start, rate in rates.items()}
         groups = [
             {
                 "params": [each for name, each in parameters.items() if name.startswith(start)],

@@ -112,6 +112,7 @@ TRAINING = {
     "optimiser": ({}, {"optimiser": "adamw"}),
     "lr": ({}, {"lr": 0.02}),
     "tuner_lr": ({}, {"tuner_lr": 0.005}),
+    "rate_scale": ({}, {"rate_scale": 2.0}),
     "schedule": ({}, {"schedule": "constant"}),
     "milestones": (
         {"schedule": "steps", "milestones": (0.9,)},
