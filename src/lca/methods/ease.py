@@ -15,7 +15,7 @@ from lca.heads import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.methods.base import MethodInfo, Phase, Setting
 from lca.methods.subspaces import PRETRAINED, Subspaces
-from lca.prototypes import updated
+from lca.prototypes import mean_bytes, updated
 
 
 class EaseOptions(MethodOptions):
@@ -79,6 +79,7 @@ class Ease(Subspaces):
         title="EASE",
         reference="Zhou et al.: Expandable Subspace Ensemble for Pre-Trained Model-Based CIL, CVPR 2024",
         trains="the tuner, anew for every task; then class means in all subspaces, compared by cosine",
+        passes="one per task",
     )
     Options: ClassVar = EaseOptions
     defaults: ClassVar = {
@@ -110,6 +111,10 @@ class Ease(Subspaces):
         super().forget(label)
         self.means, self.counts = self.means[kept], self.counts[kept]
         self._rebuild()
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        subspaces = tasks + self.options.pretrained_branch if self.initial else 1
+        return tasks * self.tuned_bytes() + subspaces * mean_bytes(classes, self.setting.extractor.width)
 
     def state(self) -> State:
         state = super().state()

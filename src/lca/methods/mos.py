@@ -17,7 +17,7 @@ from lca.heads import GrowingHeads, HeadOptions, TaskHead
 from lca.methods import methods
 from lca.methods.base import MethodInfo, Setting
 from lca.methods.subspaces import AlignedSubspaces, chosen, mean_answer
-from lca.prototypes import ClassMeans
+from lca.prototypes import ClassMeans, mean_bytes
 from lca.training import FineTuning
 
 ROUNDS = 4
@@ -120,6 +120,7 @@ class Mos(AlignedSubspaces):
         title="MOS",
         reference="Sun et al.: MOS: Model Surgery for Pre-Trained Model-Based CIL, AAAI 2025",
         trains="the tuner, merged with its earlier copies, and the task's head; then all heads on samples",
+        passes="one per task",
     )
     Options: ClassVar = MosOptions
     defaults: ClassVar = {
@@ -167,6 +168,10 @@ class Mos(AlignedSubspaces):
         super().forget(label)
         self.means.forget(label)
         self.prototypes.forget(label)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        others = super().expected_bytes(tasks, classes, images)
+        return None if others is None else others + 2 * mean_bytes(classes, self.setting.extractor.width)
 
     def trunk_state(self) -> State:
         state = super().trunk_state()

@@ -163,6 +163,11 @@ class AlignedSubspaces(Subspaces):
         own = self.branch_set.parts_of(branch)
         return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
 
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        branches = self.branch_set.expected_bytes(tasks, classes, images)
+        trunk = tasks * self.tuned_bytes() + self.heads.expected_bytes(tasks, classes)
+        return None if branches is None else trunk + branches
+
     def finish_task(self) -> None:
         self.observed = {}
         self.tasks += 1

@@ -68,6 +68,7 @@ class Tuna(AlignedSubspaces):
         reference="Wang et al.: Integrating Task-Specific and Universal Adapters for Pre-Trained Model-based CIL, "
         "ICCV 2025, arXiv 2508.08165",
         trains="the tuner, anew for every task, and the task's cosine head; then all heads on samples",
+        passes="one per task and one more",
     )
     Options: ClassVar = TunaOptions
     defaults: ClassVar = {
