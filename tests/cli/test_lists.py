@@ -29,10 +29,27 @@ def test_a_list(lca, what):
 
 
 def test_the_methods_say_what_they_need(lca):
-    entries = {name: " ".join(lca("methods")[1].partition(f"{name}\n    ")[2].split()) for name in methods}
-    assert "needs all data at once" in entries["joint"]
+    entries = {
+        name: " ".join(lca("methods")[1].partition(f"{name}\n    ")[2].split()) for name in ("im", "joint", "mos")
+    }
+    assert "Needs all images at once" in entries["joint"][:400]
     assert entries["im"].startswith(methods["im"].info.title)
-    assert "keeps no images" in entries["im"]
+    assert "Keeps no images" in entries["im"][:400]
+    assert "per answer: one per task." in entries["mos"][:500]
+    assert "Stores" not in entries["im"]
+
+
+def test_the_methods_count_what_they_store(lca):
+    small = lca("methods", "--backbone", embedded_names()[0], "--images", "20")[1]
+    code, out, _ = lca("methods", "--backbone", "vit_base_patch16_224.augreg_in21k_ft_in1k", "--images", "500")
+    assert code == 0
+    entries = {name: " ".join(out.partition(f"{name}\n    ")[2].split()) for name in ("simplecil", "ease")}
+    assert "Stores 3.08 kB a class, 0 bytes a task, 308 kB in all." in entries["simplecil"]  # (768 + 1) x 4
+    assert "4.76 MB a task" not in small  # an adapter of rank 64
+    assert "Stores" in small
+    ease = 10 * 1_189_632 * 4 + 100 * 10 * 769 * 4
+    assert f"{ease / 1e6:.3g} MB in all" in entries["ease"]
+    assert lca("methods", "--backbone", "vit_bse")[0] == 2
 
 
 def test_the_tuners_count_what_they_train(lca):
