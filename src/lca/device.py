@@ -4,6 +4,7 @@ One process so far. For several, the plan is torch's own `torchrun` and DDP, whi
 measurements beside Lightning Fabric are in benchmarks/NOTES.md.
 """
 
+import gc
 import os
 import platform
 import re
@@ -110,8 +111,14 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    collects = gc.isenabled()
+    gc.disable()  # an old graph that is thrown away while this one is captured would end the capture
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    finally:
+        if collects:
+            gc.enable()
     with torch.no_grad():
         for tensor, old in zip(changed, before, strict=True):
             tensor.copy_(old)

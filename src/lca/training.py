@@ -65,8 +65,6 @@ class _Running:
     totals: Tensor
     """The summed loss and the number of correct answers of an epoch."""
     teacher: Mapping[str, Tensor] | None = None
-    step: Callable[[Tensor], None] | None = None
-    """A step as a CUDA graph, once there is one."""
 
 
 class FineTuning:
@@ -86,6 +84,7 @@ class FineTuning:
         self.setting = setting
         self._extractor, self._options = setting.extractor, setting.training
         self._running: _Running | None = None
+        self._replay: Callable[[Tensor], None] | None = None
         self._stored: Part = {}
 
     def epoch(
@@ -165,7 +164,7 @@ class FineTuning:
         if new:
             head.keep_classes(torch.tensor(new, device=self._extractor.compute.device))
             heads.append(head)
-        self._running, self._stored = None, {}
+        self.load({})
 
     def state(self) -> Part:
         """What changes from epoch to epoch, the optimiser's memory included; empty between tasks."""
@@ -179,7 +178,7 @@ class FineTuning:
 
     def load(self, part: Part) -> None:
         """Go on where `state` was taken."""
-        self._running, self._stored = None, part
+        self._running, self._replay, self._stored = None, None, part
 
     def _resume(self, task: Task, heads: GrowingHeads) -> _Running:
         """The training under way, one taken up again from its stored state, or a new one."""
@@ -214,10 +213,13 @@ class FineTuning:
     def _advance(self, running: _Running, index: Tensor, capture: bool) -> None:
         """One step: replayed if it was captured; the first one makes the optimiser's memory and cannot be."""
         memory = [value for entry in running.optimiser.state.values() for value in entry.values()]
-        if capture and memory and running.step is None:
+        if capture and memory and self._replay is None:
             changed = [*running.parameters.values(), *memory, running.totals]
-            running.step = replayed(lambda index: self._step(running, index), index, changed)
-        (running.step or (lambda index: self._step(running, index)))(index)
+            self._replay = replayed(lambda index: self._step(running, index), index, changed)
+        if self._replay is None:
+            self._step(running, index)
+        else:
+            self._replay(index)
 
     def _step(self, running: _Running, index: Tensor) -> None:
         """One optimiser step; what is measured stays on the device."""

@@ -23,6 +23,8 @@ class L2pOptions(PromptedOptions):
     """Prompts in the pool; it does not grow."""
     top_k: int = Field(5, ge=1)
     """Prompts of the pool that an image takes."""
+    spread: float = Field(1.0, gt=0)
+    """Prompts start as U(-spread, spread)."""
     pull: float = Field(0.1, ge=0)
     """Weight of the cosines between an image's query and the keys of its prompts."""
     batch_vote: bool = False
@@ -64,7 +66,7 @@ class L2p(Prompted):
     def __init__(self, setting: Setting, options: L2pOptions) -> None:
         super().__init__(setting, options)
         random, width = setting.generator("prompts"), setting.extractor.width
-        self.add("pool", uniform((options.pool_size, options.tokens, width), 1.0, random))
+        self.add("pool", uniform((options.pool_size, options.tokens, width), options.spread, random))
         self.add("keys", uniform((options.pool_size, width), 1.0, random))
 
     def insert(self, vit: VisionTransformer) -> dict[int, TokenInsertion]:

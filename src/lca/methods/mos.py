@@ -66,7 +66,7 @@ class MosTraining(FineTuning):
             earlier = self._method.tuned()
             names = list(earlier[0]) if earlier else []
             self._average = {name: torch.stack([each[name] for each in earlier]).mean(0) for name in names}
-            self._means = self._method.means.means
+            self._means = self._method.means.means.to(self._extractor.compute.device)
         return super().epoch(task, number, heads, teacher)
 
     def loss(
