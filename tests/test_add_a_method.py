@@ -25,3 +25,11 @@ def test_the_documented_example_keeps_the_contracts(tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert ran.returncode == 0, ran.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", ran.stdout)[1]) >= 10
+
+
+def test_the_documented_comparison_runs(capsys):
+    document = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    exec(re.findall(r"```python\n(.*?)```", document, re.DOTALL)[1], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["finetune", "0"], ["finetune", "1"], ["keep", "0"]]
+    assert "'loss': 0.693" in lines[0], "a head of zeros knows nothing"

@@ -246,3 +246,13 @@ def test_tuners_that_insert_prompts_are_refused(name, tuner):
     tuning = {"name": tuner, **tiny.SMALL_TUNING[tuner]}
     with pytest.raises(LcaError, match=f"'{name}' brings prompts of its own, and tuner '{tuner}' inserts others"):
         tiny.classifier(tiny.recipe(method=tiny.method_section(name), tuning=tuning))
+
+
+@pytest.mark.parametrize("name", ["coda_prompt", "dualprompt"])
+def test_a_tuner_of_the_peft_library_is_left_alone(name):
+    tuning = {"name": "peft:ia3", **tiny.SMALL_TUNING["peft:ia3"]}
+    model = tiny.classifier(tiny.recipe(method=tiny.method_section(name), tuning=tuning))
+    before = model.extractor.tensors()
+    model.learn(tiny.task(0, {"3": 4, "7": 4}))
+    assert before
+    assert all(torch.equal(each, before[key]) for key, each in model.extractor.tensors().items())

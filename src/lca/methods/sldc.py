@@ -38,5 +38,6 @@ class Sldc(IncrementalMerging):
             "tuner_lr": 1e-4,
             "final_lr": 3.3e-4,
             "weight_decay": 3e-5,
+            "distillation": 1.0,
         },
     }

@@ -72,7 +72,7 @@ class PeftTuning(Tuner):
     _vit: VisionTransformer
     _children: dict[nn.Module, dict[str, nn.Module | None]]
     _values: dict[str, Tensor]
-    _names: list[str]
+    _tuned: dict[str, nn.Parameter]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         self._vit = vit
@@ -88,10 +88,10 @@ class PeftTuning(Tuner):
                 self.detach()
                 raise LcaError(f"{self.options.name} does not fit this transformer: {error}") from error
         vit.train(vit.training)
-        self._names = [name for name, each in vit.named_parameters() if each.requires_grad]
+        self._tuned = {name: each for name, each in vit.named_parameters() if each.requires_grad}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        return {name: self._vit.get_parameter(name) for name in self._names}
+        return dict(self._tuned)
 
     def detach(self) -> None:
         for module, children in self._children.items():
@@ -101,7 +101,7 @@ class PeftTuning(Tuner):
             del self._vit.peft_config
         self._vit.load_state_dict(self._values)
         self._vit.requires_grad_(False)
-        self._names = []
+        self._tuned = {}
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -120,7 +120,7 @@ class PeftTuning(Tuner):
         self._values |= own  # from now on the transformer's, so that `detach` leaves them
         for name, parameter in vit.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in own)
-        self._names = [name for name, parameter in vit.named_parameters() if parameter.requires_grad]
+        self._tuned = {name: parameter for name, parameter in vit.named_parameters() if parameter.requires_grad}
 
 
 def make_config(options: PeftOptions) -> Any:
