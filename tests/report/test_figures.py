@@ -23,6 +23,8 @@ def test_the_curves_are_a_valid_image_with_a_colour_each(tmp_path):
 
 
 def test_more_curves_than_colours(tmp_path):
-    many = {f"branch {number}": [50.0 + number, 40.0] for number in range(12)}
-    accuracy_curves(rows_of([("", results(many))]), tmp_path / "a.png", "")
-    assert colours(tmp_path / "a.png")[0] == (1050, 630)
+    """The legend then stands beside the plot, which grows with it."""
+    for count, size in ((10, (1050, 630)), (12, (1650, 630)), (40, (1650, 1200))):
+        many = {f"branch {number}": [50.0 + number, 40.0] for number in range(count)}
+        accuracy_curves(rows_of([("", results(many))]), tmp_path / "a.png", "")
+        assert colours(tmp_path / "a.png")[0] == size

@@ -56,6 +56,8 @@ def test_another_branchs_alignment_is_not_this_ones_time():
     seconds = {"finetune": 10.0, "align lca": 5.0, "align ca": 2.0}
     rows = rows_of([("", results({"none": [1.0], "ca": [1.0], "lca": [1.0]}, seconds))])
     assert [row.seconds for row in rows] == [10.0, 12.0, 15.0]
+    slower = results({"none": [1.0]}, {"finetune": 30.0})
+    assert rows_of([("", slower), ("", results({"none": [1.0]}, seconds))])[0].seconds == 17.0, "the fastest seed"
 
 
 def test_a_markdown_table():

@@ -8,6 +8,9 @@ from lca.report.tables import Row
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito (2008)."""
 MARKERS = "osD^vPX*"
+LINES = ("-", "--", ":", "-.")
+CROWDED = 10
+"""Curves from which on the legend stands beside the plot."""
 
 
 def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
@@ -18,7 +21,9 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    crowded = len(rows) > CROWDED
+    size = (11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)
+    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
     for number, row in enumerate(rows):
         curve = row.curve()
         axes.plot(
@@ -27,6 +32,7 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
             label=row.label,
             color=PALETTE[number % len(PALETTE)],
             marker=MARKERS[number % len(MARKERS)],
+            linestyle=LINES[number // len(PALETTE) % len(LINES)],
             markersize=5,
         )
     axes.set_xlabel("tasks learnt")
@@ -35,7 +41,8 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 102)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if crowded else {}
+    axes.legend(frameon=False, fontsize=9, **beside)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
