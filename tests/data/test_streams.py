@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -39,7 +41,8 @@ def pictures(images):
 
 @pytest.mark.parametrize(("count", "seed"), list(REFERENCE))
 def test_the_class_order_is_the_literatures(count, seed):
-    order = class_order(count, DataOptions(), seed)
+    names = [f"{number:03}" for number in range(count)]
+    order = [int(name) for name in class_order(names, DataOptions(), seed)]
     first, last = REFERENCE[count, seed]
     assert order[:10] == first
     assert order[-2:] == last
@@ -47,8 +50,78 @@ def test_the_class_order_is_the_literatures(count, seed):
 
 
 def test_natural_order_and_a_seed_of_its_own():
-    assert class_order(7, DataOptions(order="natural"), 5) == list(range(7))
-    assert class_order(50, DataOptions(order_seed=1994), 5) == class_order(50, DataOptions(), 1994)
+    assert class_order("gfedcba", DataOptions(order="natural"), 5) == tuple("gfedcba")
+    many = [str(number) for number in range(50)]
+    assert class_order(many, DataOptions(order_seed=1994), 5) == class_order(many, DataOptions(), 1994)
+    assert class_order(many, DataOptions(), 5) != class_order(many, DataOptions(), 1994)
+
+
+def test_an_order_from_a_file(source, tmp_path):
+    path = tmp_path / "order.txt"
+    path.write_text("f\n a \n\nb\ne\nd\nc\n", encoding="utf-8")
+    made = stream(source, order="file", order_file=path)
+    assert made.classes == tuple("fabedc")
+    for text, message in (
+        ("f\na\nb", "leaves out 3 of 6 classes: c, d, e"),
+        ("f\na\nb\ne\nd\nc\nf", "more than once: f"),
+        ("f\na\nb\ne\nd\nx", "names 'x', which is no class"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(LcaError, match=message):
+            stream(source, order="file", order_file=path)
+    with pytest.raises(LcaError, match="cannot be read"):
+        stream(source, order="file", order_file=tmp_path / "none.txt")
+    for wrong in ({"order": "file"}, {"order_file": path}):
+        with pytest.raises(ValueError, match="go together"):
+            DataOptions(**wrong)
+
+
+def test_domain_by_domain(make_images):
+    names = ("pet-a", "air_b", "pet-c", "sea-d_e", "air-f", "sea-g", "pet-h")
+    source = Source("tiny", make_images(names, 2), make_images(names, 1), 2, ViewOptions())
+    orders = {stream(source, seed, order="domains").classes for seed in range(20)}
+    assert len(orders) > 5
+    for order in orders:
+        domains = [name[:3] for name in order]
+        assert len([1 for one, two in itertools.pairwise(domains) if one != two]) == 2, "each in one piece"
+    made = stream(source, 0, order="domains")
+    assert [{name[:3] for name in classes} for classes in made.task_classes] == [
+        {made.classes[0][:3]},
+        {made.task_classes[1][0][:3]},
+        {made.classes[-1][:3]},
+    ]
+    assert len(stream(source, 0, order="domains", tasks=7)) == 7
+
+
+def test_a_long_tail(make_images):
+    source = Source("tiny", make_images(NAMES, 20), make_images(NAMES, 1), 3, ViewOptions())
+    made = stream(source, long_tail=16.0)
+    assert sorted(made.train_counts(), reverse=True) == [round(20 * 16 ** (-rank / 5)) for rank in range(6)]
+    assert made.train_counts() != stream(source, seed=1, long_tail=16.0).train_counts()
+    assert sorted(stream(source, long_tail=1e9).train_counts())[:4] == [1, 1, 1, 1]
+    assert max(stream(source, long_tail=16.0, train_limit=7).train_counts()) == 7
+    assert stream(source, long_tail=1.0).train_counts() == [20] * 6
+
+
+def test_classes_come_back_with_images_of_their_own(source):
+    made = stream(source, returning=0.5)
+    plain = stream(source)
+    seen, known = [], set()
+    for index in range(len(made)):
+        with made.open(index) as task, plain.open(index) as usual:
+            assert task.classes[: len(usual.classes)] == usual.classes
+            back = task.classes[len(usual.classes) :]
+            assert set(back) <= known
+            assert len(back) <= round(0.5 * len(known))
+            assert len(task.train) > 0
+            assert set(task.train.labels.tolist()) == set(range(len(task.classes)))
+            seen += [(name, picture) for name in task.classes for picture in pictures(task.train.of_classes([name]))]
+            known |= set(usual.classes)
+    everything = [(n, picture) for n in source.classes for picture in pictures(source.train.of_classes([n]))]
+    assert sorted(seen) == sorted(everything), "every image in one task"
+    with made.open(2) as task:
+        assert len(task.classes) > 2
+    assert [len(each) for each in made.task_classes] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +138,7 @@ def test_natural_order_and_a_seed_of_its_own():
     ],
 )
 def test_task_sizes(options, count, expected):
-    assert task_sizes(count, DataOptions(**options), default_tasks=5) == expected
+    assert task_sizes(range(count), DataOptions(**options), default_tasks=5) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,13 +151,12 @@ def test_task_sizes(options, count, expected):
 )
 def test_task_sizes_that_do_not_fit(options, message):
     with pytest.raises(LcaError, match=message):
-        task_sizes(10, DataOptions(**options), default_tasks=5)
+        task_sizes(range(10), DataOptions(**options), default_tasks=5)
 
 
 def test_tasks_hold_their_classes_images(source):
     made = stream(source, seed=1993)
-    order = class_order(6, DataOptions(), 1993)
-    assert made.classes == tuple(NAMES[position] for position in order)
+    assert made.classes == class_order(NAMES, DataOptions(), 1993)
     assert len(made) == 3
     seen = []
     for index in range(3):

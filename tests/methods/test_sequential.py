@@ -3,14 +3,18 @@
 import torch
 
 import tiny
-from lca.config import load_recipe
+from lca.config import TrainingOptions, load_recipe
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6, "0": 4}, {"2": 6, "9": 6})
 
 
+ALIKE = {"training": TrainingOptions(epochs=2, batch_size=8, lr=0.05).model_dump(), "tuning": {"targets": ["qkv"]}}
+"""Every key is given: the methods differ in their defaults."""
+
+
 def taught(method, **changes):
     """The classifier after three tasks, and the tuned tensors before and after each of them."""
-    model = tiny.classifier(tiny.recipe(method=tiny.method_section(method, **changes)))
+    model = tiny.classifier(tiny.recipe(ALIKE, method=tiny.method_section(method, **changes)))
     tensors = [model.extractor.tensors()]
     for number, counts in enumerate(TASKS):
         model.learn(tiny.task(number, counts))

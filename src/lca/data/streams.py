@@ -1,16 +1,20 @@
 """Streams: the tasks of a run, one at a time. What is not the current task cannot be read."""
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lca.config import DataOptions
 from lca.data.images import ImageSet
 from lca.data.sources import Source
-from lca.errors import LcaError
+from lca.errors import LcaError, nearest
 from lca.randomness import generator
 
 
@@ -28,16 +32,18 @@ class Stream:
     """A source cut into tasks: class order and task sizes of the literature, seeded."""
 
     def __init__(self, source: Source, options: DataOptions, seed: int) -> None:
-        names = source.classes
-        self.classes = tuple(names[position] for position in class_order(len(names), options, seed))
+        self.classes = class_order(source.classes, options, seed)
         self.task_classes: list[tuple[str, ...]] = []
+        """The classes that are new in every task."""
         start = 0
-        for size in task_sizes(len(names), options, source.tasks):
+        for size in task_sizes(self.classes, options, source.tasks):
             self.task_classes.append(self.classes[start : start + size])
             start += size
-        train = _limit(source.train, options.train_limit, seed)
+        train = _limit(source.train, options, seed)
         held_out = share_mask(train, options.validation, seed)
         self._train = train.subset(torch.nonzero(~held_out)[:, 0])
+        self._returning = _returning(self.task_classes, options.returning, seed)
+        self._task_of_image = self._divided(seed)
         self._validation = train.subset(torch.nonzero(held_out)[:, 0]) if options.validation else None
         self._evaluation = self._validation if options.evaluate == "validation" else source.test
         self._open: Task | None = None
@@ -48,13 +54,16 @@ class Stream:
     @contextmanager
     def open(self, index: int) -> Iterator[Task]:
         """The task's images, readable until the context ends. Only one task is open at a time."""
-        with self._opened(index, self.task_classes[index]) as task:
+        train = self._train.subset(torch.nonzero(self._task_of_image == index)[:, 0])
+        there = {train.classes[label] for label in train.labels.unique().tolist()}
+        back = [name for name in self._returning[index] if name in there]
+        with self._opened(index, (*self.task_classes[index], *back), train) as task:
             yield task
 
     @contextmanager
     def everything(self) -> Iterator[Task]:
         """All training images as one task: for methods that declare that they need all data."""
-        with self._opened(0, self.classes) as task:
+        with self._opened(0, self.classes, self._train) as task:
             yield task
 
     def test(self, upto: int) -> ImageSet:
@@ -78,12 +87,24 @@ class Stream:
         labels = self._train.of_classes(self.classes).labels
         return torch.bincount(labels, minlength=len(self.classes)).tolist()
 
+    def _divided(self, seed: int) -> Tensor:
+        """The task of every training image: a class that returns has some in each of its tasks, while they last."""
+        labels, names = self._train.labels, self._train.classes
+        found = torch.zeros(len(labels), dtype=torch.long)
+        for label, name in enumerate(names):
+            own = torch.nonzero(labels == label)[:, 0]
+            first = next(number for number, classes in enumerate(self.task_classes) if name in classes)
+            tasks = torch.tensor([first, *(number for number, back in enumerate(self._returning) if name in back)])
+            order = own[torch.randperm(len(own), generator=generator(seed, "returning", label))]
+            found[order] = tasks[torch.arange(len(own)) % len(tasks)]
+        return found
+
     @contextmanager
-    def _opened(self, index: int, classes: tuple[str, ...]) -> Iterator[Task]:
+    def _opened(self, index: int, classes: tuple[str, ...], train: ImageSet) -> Iterator[Task]:
         if self._open is not None:
             raise RuntimeError(f"task {self._open.index} is still open; tasks are learnt one at a time")
         validation = self._validation.of_classes(classes) if self._validation is not None else None
-        self._open = Task(index, classes, self._train.of_classes(classes), validation)
+        self._open = Task(index, classes, train.of_classes(classes), validation)
         try:
             yield self._open
         finally:
@@ -93,16 +114,47 @@ class Stream:
             self._open = None
 
 
-def class_order(count: int, options: DataOptions, seed: int) -> list[int]:
-    """The literature's order: one permutation from NumPy's legacy generator, seeded with the run's seed."""
+def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[str, ...]:
+    """The classes in the order they are learnt. The literature's is one permutation from NumPy's legacy generator,
+    seeded with the run's seed."""
     if options.order == "natural":
-        return list(range(count))
-    order_seed = seed if options.order_seed is None else options.order_seed
-    return [int(position) for position in np.random.RandomState(order_seed).permutation(count)]
+        return tuple(names)
+    if options.order_file is not None:
+        return _order_from_file(options.order_file, names)
+    random = np.random.RandomState(seed if options.order_seed is None else options.order_seed)
+    order = [names[position] for position in random.permutation(len(names))]
+    if options.order == "domains":
+        domains = list(dict.fromkeys(map(domain, order)))
+        order.sort(key=lambda name: domains.index(domain(name)))
+    return tuple(order)
 
 
-def task_sizes(count: int, options: DataOptions, default_tasks: int) -> list[int]:
-    """Classes per task: a list as given, base + increments (the last may be short), or nearly equal parts."""
+def domain(name: str) -> str:
+    """What stands before the first `-` or `_` of a class's name."""
+    return re.split(r"[-_]", name, maxsplit=1)[0]
+
+
+def _order_from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LcaError(f"data.order_file {path} cannot be read: {error}") from error
+    order = [line.strip() for line in lines if line.strip()]
+    if repeated := sorted({name for name in order if order.count(name) > 1}):
+        raise LcaError(f"{path} names these classes more than once: {', '.join(repeated[:5])}")
+    if unknown := [name for name in order if name not in names]:
+        raise LcaError(f"{path} names {unknown[0]!r}, which is no class of the source; {nearest(unknown[0], names)}")
+    if missing := [name for name in names if name not in order]:
+        raise LcaError(f"{path} leaves out {len(missing)} of {len(names)} classes: {', '.join(missing[:5])}")
+    return tuple(order)
+
+
+def task_sizes(classes: Sequence[str], options: DataOptions, default_tasks: int) -> list[int]:
+    """Classes per task: a list as given, base + increments (the last may be short), or nearly equal parts; a task per
+    domain where the order is by domains and nothing is given."""
+    count = len(classes)
+    if options.order == "domains" and options.tasks is None and options.base is None:
+        return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
     if options.base is not None and options.increment is not None:
         if options.base > count:
             raise LcaError(f"data.base is {options.base}, but there are only {count} classes")
@@ -119,15 +171,30 @@ def task_sizes(count: int, options: DataOptions, default_tasks: int) -> list[int
     return [count // tasks + (number < count % tasks) for number in range(tasks)]
 
 
-def _limit(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
-    if limit is None:
+def _limit(images: ImageSet, options: DataOptions, seed: int) -> ImageSet:
+    """Few images of every class, or ever fewer from class to class."""
+    if options.train_limit is None and options.long_tail is None:
         return images
-    rows = []
-    for label in range(len(images.classes)):
+    classes, rows = len(images.classes), []
+    ranks = torch.randperm(classes, generator=generator(seed, "long tail")).tolist()
+    for label in range(classes):
         own = torch.nonzero(images.labels == label)[:, 0]
-        chosen = torch.randperm(len(own), generator=generator(seed, "train limit", label))[:limit]
+        count = min(len(own), options.train_limit or len(own))
+        if options.long_tail is not None:
+            count = max(round(count * options.long_tail ** (-ranks[label] / max(classes - 1, 1))), min(count, 1))
+        chosen = torch.randperm(len(own), generator=generator(seed, "train limit", label))[:count]
         rows.append(own[chosen.sort().values])
     return images.subset(torch.cat(rows))
+
+
+def _returning(tasks: Sequence[Sequence[str]], share: float, seed: int) -> list[tuple[str, ...]]:
+    """The classes of earlier tasks that come back in every task."""
+    found: list[tuple[str, ...]] = []
+    for number in range(len(tasks)):
+        earlier = [name for classes in tasks[:number] for name in classes]
+        chosen = torch.randperm(len(earlier), generator=generator(seed, "returning classes", number))
+        found.append(tuple(earlier[place] for place in sorted(chosen[: round(share * len(earlier))].tolist())))
+    return found
 
 
 def share_mask(images: ImageSet, share: float, seed: int, smallest: int = 2) -> torch.Tensor:

@@ -41,8 +41,10 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 102)
     axes.grid(alpha=0.3)
-    beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if crowded else {}
-    axes.legend(frameon=False, fontsize=9, **beside)
+    legend = axes.legend(frameon=False, fontsize=9)
+    if crowded:
+        legend.set_loc("center left")
+        legend.set_bbox_to_anchor((1.01, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
