@@ -123,12 +123,22 @@ class DataOptions(Options):
     """Classes in the first task; needs `increment`."""
     increment: int | None = Field(None, ge=1)
     """Classes in every task after the first; the last one may be shorter."""
-    order: Literal["seeded", "natural"] = "seeded"
-    """`seeded`: the literature's permutation of the sorted classes. `natural`: sorted."""
+    order: Literal["seeded", "natural", "domains", "file"] = "seeded"
+    """`seeded`: the literature's permutation of the classes. `natural`: as the source has them. `domains`: domain by
+    domain, by default a task each; the domain is what stands before the first `-` or `_` of a class's name. `file`: as
+    `order_file` says."""
+    order_file: Path | None = None
+    """A text file with the name of every class on a line of its own, in the order they are learnt."""
     order_seed: int | None = Field(None, ge=0, lt=2**32)
     """Seed of the class order; by default the run's seed."""
     train_limit: int | None = Field(None, ge=1)
-    """At most this many training images per class, drawn by seed."""
+    """At most this many training images per class, drawn by seed: few-shot learning."""
+    long_tail: float | None = Field(None, ge=1)
+    """Make training images rarer class by class: the class of rank r of C, ranks drawn by seed, keeps n · ρ^(-r/(C-1))
+    of its n, at least one; ρ is this number, the largest class compared with the smallest."""
+    returning: float = Field(0.0, ge=0, le=1)
+    """Share of the classes of earlier tasks that come back in every later task, drawn by seed. The training images of a
+    class are divided among the tasks in which it comes."""
     validation: float = Field(0.0, ge=0, lt=1)
     """Share of the training images of every class that is held out for tuning decisions."""
     evaluate: Literal["test", "validation"] = "test"
@@ -142,6 +152,8 @@ class DataOptions(Options):
     def _consistent(self) -> Self:
         if (self.base is None) != (self.increment is None):
             raise ValueError("base and increment go together: the first task's classes and every later task's")
+        if (self.order == "file") != (self.order_file is not None):
+            raise ValueError("order: file and order_file go together")
         if self.base is not None and self.tasks is not None:
             raise ValueError("give either tasks or base and increment, not both")
         if isinstance(self.tasks, int) and self.tasks < 1:
@@ -216,6 +228,12 @@ class Recipe(Options):
     """Deterministic algorithms in fp32: a resumed run on a GPU is bit-equal, at a price in speed."""
     keep_models: Literal["none", "last", "all"] = "last"
     """Which of the models after each task stay in the run folder."""
+    strangers: bool = False
+    """Score the test images of the tasks to come as well, to measure how well unknown things are told. One more pass
+    over them after each task."""
+    forward_transfer: bool = False
+    """Measure what the features are worth for the next task before it is learnt. Two passes over its images, which the
+    method does not see."""
 
     @model_validator(mode="before")
     @classmethod
@@ -251,7 +269,7 @@ class Recipe(Options):
     def trunk(self) -> dict[str, Any]:
         """The keys that influence the backbone; the others only change heads and Gaussians on top of it."""
         content = self.dump()
-        for key in ("name", "keep_models"):
+        for key in ("name", "keep_models", "strangers", "forward_transfer"):
             del content[key]
         from lca.methods import methods
 
