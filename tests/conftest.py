@@ -26,6 +26,7 @@ from parts import (
 )
 
 torch.set_num_threads(1)
+os.environ["LCA_CACHE_GB"] = "0"  # tests keep no decoded images, but for those of the cache
 settings.register_profile("lca", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("lca")
 

@@ -10,13 +10,17 @@ import sys
 import time
 
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 import tiny
 from lca.backbones import load_backbone
 from lca.cli import app
+from lca.data import cache
+from lca.data.images import ImageSet, Pixels
 from lca.methods import methods
+from lca.progress import Progress
 
 COMMANDS = tuple(sorted(command.name for command in app.registered_commands))
 SMALL = tiny.recipe(method={"name": "finetune"}, training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4})
@@ -382,3 +386,20 @@ def test_a_full_disk_is_said_in_one_line(lca, recipe, tmp_path):
     code, _, err = lca("run", recipe(), "--out", "full")
     assert code == 2
     assert "could not write full/log.jsonl: No space left on device" in err
+
+
+def test_the_cache_of_decoded_images(lca, tmp_path, monkeypatch):
+    monkeypatch.setenv("LCA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LCA_CACHE_GB", "2")
+    assert lca("cache")[1] == f"0 set(s), 0.0 MB of at most 2 GB, in {tmp_path / 'cache'}\n"
+    images = ImageSet(
+        Pixels(torch.zeros(600, 3, 40, 50, dtype=torch.uint8), torch.full((600, 2), 40)),
+        torch.zeros(600).long(),
+        ("a",),
+    )
+    cache.save("f" * 40, images, Progress())
+    code, out, _ = lca("cache")
+    assert code == 0
+    assert "ffffffffffff       600 images         3.6 MB  used 20" in out
+    assert lca("cache", "--clear")[1] == f"3.6 MB removed from {tmp_path / 'cache'}\n"
+    assert "0 set(s)" in lca("cache")[1]

@@ -1,0 +1,96 @@
+"""Near copies are found among real photographs; other photographs are not."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from lca.config import DataOptions
+from lca.data.duplicates import near_copies
+from lca.data.images import Pixels
+from lca.data.sources import load_source
+from lca.progress import Progress
+
+
+def photographs():
+    """Twenty crops of scikit-learn's two photographs, of different sizes."""
+    draw, found = np.random.default_rng(0), []
+    for picture in load_sample_images().images:
+        for _ in range(10):
+            height, width = draw.integers(80, 200, 2)
+            top, left = draw.integers(0, 427 - height), draw.integers(0, 640 - width)
+            found.append(Image.fromarray(picture[top : top + height, left : left + width]))
+    return found
+
+
+def pixels(pictures):
+    return Pixels.of([torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in pictures])
+
+
+def compressed(picture):
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=70)
+    return Image.open(file).convert("RGB")
+
+
+CHANGES = {
+    "the same": lambda picture: picture,
+    "recompressed": compressed,
+    "smaller": lambda picture: picture.resize((picture.width * 3 // 4, picture.height * 3 // 4), Image.BICUBIC),
+    "a little brighter": lambda picture: picture.point(lambda value: min(value + 4, 255)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_copies_are_found_and_nothing_else(change):
+    originals = photographs()
+    others = [CHANGES[change](each) for each in originals[5:12]]
+    assert near_copies(pixels(originals), pixels(others)) == [(number, number - 5) for number in range(5, 12)]
+
+
+def test_different_pictures_are_no_copies():
+    originals = photographs()
+    assert near_copies(pixels(originals[:10]), pixels(originals[10:])) == []
+    mirrored = [each.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for each in originals]
+    assert near_copies(pixels(originals), pixels(mirrored)) == []
+
+
+def test_flat_pictures_are_told_apart_by_their_brightness():
+    flat = [Image.new("RGB", (40, 30), (level,) * 3) for level in (0, 100, 200)]
+    assert near_copies(pixels(flat), pixels(flat[1:])) == [(1, 0), (2, 1)]
+
+
+def test_nothing_has_no_copies():
+    assert near_copies(pixels([]), pixels(photographs()[:2])) == []
+    assert near_copies(pixels(photographs()[:2]), pixels([])) == []
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_run_on_a_folder_is_told(split, tmp_path):
+    pictures = photographs()
+    for number, picture in enumerate(pictures):
+        part = ("train", "test")[number % 2] if split else ""
+        (tmp_path / part / "ab"[number // 10]).mkdir(parents=True, exist_ok=True)
+        picture.save(tmp_path / part / "ab"[number // 10] / f"{number}.png")
+    told = Told()
+    load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, told)
+    assert told.lines == []
+    where = ("test/a", "train/a") if split else ("a", "a")
+    for copy in range(8 if not split else 1):  # split by seed, some end on the other side
+        compressed(pictures[0 if split else 2]).save(tmp_path / where[0] / f"copy{copy}.png")
+    load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, told)
+    assert "near copies of training images" in told.lines[-1]
+    assert "looks like" in told.lines[-1]
+    if split:
+        assert "test/a/copy0.png looks like train/a/0.png" in told.lines[-1]
+
+
+class Told(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def line(self, text):
+        self.lines.append(text)
