@@ -117,6 +117,8 @@ class DataOptions(Options):
 
     source: str = "digits"
     """A registered source, or `folder:PATH` with class folders (or `train` and `test` folders of them) inside."""
+    split: str | None = None
+    """A named split of the data set, where its card has several: `official` or `revisitingcil` of cub200."""
     tasks: int | list[int] | None = None
     """Number of tasks of (nearly) equal size, or the list of their sizes; by default what the source's card says."""
     base: int | None = Field(None, ge=1)

@@ -1,11 +1,15 @@
-"""Sources: where images come from. A source has sorted class names, training images and test images."""
+"""Sources: where images come from. A source has class names, training images and test images.
+
+The classes stand in the data set's own order of labels (for folders: sorted), of which the literature's class orders
+are permutations. The benchmarks of the literature are in `benchmarks.py`.
+"""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +25,8 @@ from lca.progress import Progress
 from lca.randomness import generator
 from lca.registry import Registry
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -32,6 +38,8 @@ class Source:
     tasks: int
     """Number of tasks in the literature."""
     view: ViewOptions
+    sizes: tuple[int, ...] = ()
+    """Classes of each of the literature's tasks, where they are not equal parts."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -46,13 +54,16 @@ class Source:
 Reader = Callable[[str, DataOptions, int, int, Progress], Source]
 """(argument, options, seed, working size, progress) -> source."""
 
-sources: Registry[Reader] = Registry("data source")
+sources: Registry[Reader] = Registry("data source", "lca.data")
 
 
 def load_source(options: DataOptions, seed: int, view_size: int, progress: Progress) -> Source:
     """Read the source an option names; `view_size` is the side of the square the backbone sees."""
     name, _, argument = options.source.partition(":")
-    return sources[name](argument, options, seed, working_size(view_size), progress)
+    reader = sources[name]
+    if options.split is not None:
+        check_split(name, options.split)
+    return reader(argument, options, seed, working_size(view_size), progress)
 
 
 def working_size(view_size: int) -> int:
@@ -103,9 +114,9 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
     if not split:
-        listing = _seeded_split(listing["all"], options.test_share, seed)
-    train = _read(listing["train"], working_size, progress, report, complete=True)
-    test = _read(listing["test"], working_size, progress, report, complete=split)
+        listing = seeded_split(listing["all"], options.test_share, seed)
+    train = read_files(listing["train"], working_size, progress, report, complete=True)
+    test = read_files(listing["test"], working_size, progress, report, complete=split)
     if report.read:  # else all of it was told before
         for line in report.lines():
             progress.line(line)
@@ -119,6 +130,14 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     )
 
 
+def check_split(name: str, split: str) -> None:
+    """A named split must be one of the card's."""
+    splits = read_card(name).get("splits", {})
+    if split not in splits:
+        known = f"its splits: {', '.join(splits)}" if splits else "it has no named splits; leave the name out"
+        raise LcaError(f"{name} has no split {split!r}; {known}")
+
+
 @lru_cache
 def read_card(name: str) -> dict[str, Any]:
     """The YAML card of a source."""
@@ -128,10 +147,10 @@ def read_card(name: str) -> dict[str, Any]:
     return card
 
 
-def _seeded_split(files: dict[str, list[Path]], test_share: float, seed: int) -> dict[str, dict[str, list[Path]]]:
+def seeded_split(files: dict[str, list[T]], test_share: float, seed: int) -> dict[str, dict[str, list[T]]]:
     """A share of every class becomes its test set, at least one image; a class with one image stays in training."""
-    train: dict[str, list[Path]] = {}
-    test: dict[str, list[Path]] = {}
+    train: dict[str, list[T]] = {}
+    test: dict[str, list[T]] = {}
     for number, (name, paths) in enumerate(files.items()):
         order = torch.randperm(len(paths), generator=generator(seed, "test split", number)).tolist()
         count = min(max(round(test_share * len(paths)), 1), len(paths) - 1)
@@ -144,11 +163,11 @@ _decoded: dict[str, ImageSet] = {}
 """What was read last, so that the cells of a sweep do not decode the same files again."""
 
 
-def _read(
+def read_files(
     files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
 ) -> ImageSet:
     """The decoded files of every class, from memory if they were read before and have not changed."""
-    versions = [[str(path), *_version(path)] for paths in files.values() for path in paths]
+    versions = [[name, str(path), *_version(path)] for name, paths in files.items() for path in paths]
     key = hash_json([working_size, complete, versions])
     if key not in _decoded:
         while len(_decoded) >= 4:
