@@ -1,5 +1,7 @@
 """Spatter: drops of water or mud on the lens."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -41,8 +43,12 @@ SPATTER = {  # mean, standard deviation, σ, threshold, strength of water or σ 
 WATER = (175, 238, 238)
 MUD = (63, 42, 20)
 FARTHEST = 20.0
-MOVES = {(0, 1): 1.0, (1, 0): 1.0, (1, 1): 1.4, (1, 2): 2.1969, (2, 1): 2.1969}
-"""Lengths of the steps of a 5×5 chamfer distance."""
+STEPS = {
+    1.0: ((0, 1), (0, -1), (1, 0), (-1, 0)),
+    1.4: ((1, 1), (1, -1), (-1, 1), (-1, -1)),
+    2.1969: ((1, 2), (1, -2), (-1, 2), (-1, -2), (2, 1), (2, -1), (-2, 1), (-2, -1)),
+}
+"""The steps of a 5×5 chamfer distance, by their length."""
 RELIEF = ((-2.0, -1.0, 0.0), (-1.0, 1.0, 1.0), (0.0, 1.0, 2.0))
 
 
@@ -114,15 +120,17 @@ def rims(layer: Tensor, low: float = 50.0, high: float = 150.0) -> Tensor:
 
 def chamfer_distance(edges: Tensor) -> Tensor:
     """Length of the shortest way to an edge by steps of 1, 1.4 and 2.1969, at most 20."""
+    height, width = edges.shape[-2:]
     distance = torch.where(edges, 0.0, FARTHEST)
-    steps = {(down * y, right * x): cost for (y, x), cost in MOVES.items() for down in (1, -1) for right in (1, -1)}
-    for _ in range(int(FARTHEST)):
-        before = distance
-        for (down, right), cost in steps.items():
-            distance = torch.minimum(distance, _shifted(distance, down, right, FARTHEST) + cost)
-        if bool((before == distance).all()):
-            break
-    return distance.double()
+    while True:
+        padded = torch.nn.functional.pad(distance, (2, 2, 2, 2), value=FARTHEST)
+        nearer = distance
+        for length, steps in STEPS.items():
+            views = [padded[..., 2 + down : 2 + down + height, 2 + right : 2 + right + width] for down, right in steps]
+            nearer = torch.minimum(nearer, reduce(torch.minimum, views) + length)
+        if bool((nearer == distance).all()):
+            return distance.double()
+        distance = nearer
 
 
 def equalised(layer: Tensor) -> Tensor:
@@ -160,11 +168,11 @@ def _correlate(values: Tensor, kernel: tuple[tuple[float, ...], ...], border: st
     return result
 
 
-def _shifted(values: Tensor, down: int, right: int, outside: float = 0.0) -> Tensor:
-    """What lies `down` rows below and `right` columns to the right of each pixel."""
+def _shifted(values: Tensor, down: int, right: int) -> Tensor:
+    """What lies one row or column away from each pixel, 0 outside."""
     height, width = values.shape[-2:]
-    padded = torch.nn.functional.pad(values, (2, 2, 2, 2), value=outside)
-    return padded[..., 2 + down : 2 + down + height, 2 + right : 2 + right + width]
+    padded = torch.nn.functional.pad(values, (1, 1, 1, 1))
+    return padded[..., 1 + down : 1 + down + height, 1 + right : 1 + right + width]
 
 
 def _colour(levels_of_channels: tuple[int, int, int], device: torch.device) -> Tensor:
