@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score, roc_curve
 
 import tiny
 from lca.files import read_json
@@ -19,7 +19,7 @@ def _tiny():
 
 @pytest.mark.parametrize("name", list(methods))
 def test_figures_follow_from_the_predictions(tmp_path, name):
-    run(tiny.recipe(method=tiny.method_section(name)), tmp_path / "run")
+    run(tiny.recipe(method=tiny.method_section(name), strangers=True, forward_transfer=True), tmp_path / "run")
     results = read_json(tmp_path / "run" / "results.json")
     predictions = load_file(tmp_path / "run" / "predictions.safetensors")
     labels, sizes = predictions.pop("labels"), results["data"]["task_sizes"]
@@ -27,19 +27,32 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
     starts = ends - sizes
     assert len(results["data"]["class_order"]) == ends[-1] == 10
     assert np.bincount(labels).tolist() == results["data"]["test_images"]
-    used = set()
+    used = {f"{task}/{what}" for task in range(len(sizes) - 1) for what in NEXT}
     for branch, found in results["branches"].items():
-        matrix, weighted = [], []
+        matrix, weighted, within, errors, detected = [], [], [], [], []
         for task, end in enumerate(ends):
             seen = labels[labels < end]
             prediction = predictions[f"{task}/{branch}/prediction"]
             confidence = predictions[f"{task}/{branch}/confidence"]
             used |= {f"{task}/{branch}/{what}" for what in ("prediction", "confidence", "unknown")}
+            used |= {f"{task}/{branch}/prediction within task", f"{task}/{branch}/strangers"}
             assert prediction.shape == confidence.shape == seen.shape
             assert prediction.max() < end
             assert ((1 / end - 1e-6 <= confidence) & (confidence <= 1 + 1e-6)).all()
             unknown = predictions.get(f"{task}/{branch}/unknown")
             assert unknown is None or (unknown.shape == seen.shape and np.isfinite(unknown).all())
+            known = predictions[f"{task}/{branch}/prediction within task"]
+            assert (np.searchsorted(ends, known, "right") == np.searchsorted(ends, seen, "right")).all()
+            assert (known == prediction)[
+                np.searchsorted(ends, known, "right") == np.searchsorted(ends, prediction, "right")
+            ].all()
+            within.append(100 * accuracy_score(seen, known))
+            errors.append(calibration_error(confidence, prediction == seen))
+            strangers = predictions.get(f"{task}/{branch}/strangers")
+            assert (strangers is None) == (unknown is None or task == len(sizes) - 1)
+            if strangers is not None:
+                assert len(strangers) == (labels >= end).sum()
+                detected.append(detection(unknown, strangers))
             right = [int((prediction[seen == label] == label).sum()) for label in range(end)]
             assert found["correct"][task] == right
             weighted.append(100 * accuracy_score(seen, prediction))
@@ -54,4 +67,59 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
         assert metrics["last_accuracy"]["task_mean"] == pytest.approx(task_mean[-1])
         drops = [max(row[task] for row in matrix[task:]) - matrix[-1][task] for task in range(len(sizes) - 1)]
         assert metrics["forgetting"] == pytest.approx(np.mean(drops))
+        assert metrics["matrix"] == [pytest.approx(row) for row in matrix]
+        learnt = [row[-1] for row in matrix]
+        assert metrics["learning_accuracy"] == pytest.approx(np.mean(learnt))
+        changes = [last - first for first, last in zip(learnt[:-1], matrix[-1], strict=False)]
+        assert metrics["backward_transfer"] == pytest.approx(np.mean(changes))
+        assert metrics["task_known"]["after_each_task"]["sample_weighted"] == pytest.approx(within)
+        assert metrics["calibration"]["after_each_task"] == pytest.approx(errors, abs=1e-4)
+        reliability = metrics["calibration"]["reliability"]
+        assert sum(each["images"] for each in reliability) == len(labels)
+        hits = sum(each["images"] * each["accuracy"] for each in reliability if each["images"]) / len(labels)
+        assert hits == pytest.approx(weighted[-1])
+        if detected:
+            area, known_first, strangers_first = np.mean(detected, axis=0)
+            assert metrics["unknown_detection"]["auroc"] == pytest.approx(area)
+            assert metrics["unknown_detection"]["fpr95_known_positive"] == pytest.approx(known_first)
+            assert metrics["unknown_detection"]["fpr95_stranger_positive"] == pytest.approx(strangers_first)
+        else:
+            assert metrics["unknown_detection"] is None
+        if methods[name].info.needs_all_data:
+            assert metrics["forward_transfer"] is None
+        else:
+            gains = [forward_gain(predictions, labels, task, starts, ends) for task in range(1, len(sizes))]
+            assert metrics["forward_transfer"]["mean"] == pytest.approx(np.mean([g for g in gains if g is not None]))
+        wrong = confusion_matrix(labels, prediction, labels=range(ends[-1]))
+        np.fill_diagonal(wrong, 0)
+        order = results["data"]["class_order"]
+        for truth, answer, times in metrics["most_confused"]:
+            assert wrong[order.index(truth), order.index(answer)] == times
+        assert [times for *_, times in metrics["most_confused"]] == sorted(wrong[wrong > 0], reverse=True)[:10]
     assert set(predictions) <= used
+
+
+NEXT = ("next task", "next task, pretrained")
+
+
+def forward_gain(predictions, labels, task, starts, ends):
+    """What the features had gained for a task before it was learnt; None for one class."""
+    own = labels[(labels >= starts[task]) & (labels < ends[task])] - starts[task]
+    now, before = (100 * accuracy_score(own, predictions[f"{task - 1}/{name}"]) for name in NEXT)
+    return now - before if ends[task] - starts[task] > 1 else None
+
+
+def calibration_error(confidence, right, bins=15):
+    inside = np.digitize(confidence.astype(np.float64), np.linspace(0, 1, bins + 1), right=True)
+    gaps = [
+        abs((right[inside == place] - confidence[inside == place].astype(np.float64)).sum())
+        for place in range(bins + 2)
+    ]
+    return 100 * sum(gaps) / len(confidence)
+
+
+def detection(unknown, strangers):
+    """AUROC, and the false positive rates at 95 % true ones with known images and with strangers as positives."""
+    truth, scores = np.repeat([0, 1], [len(unknown), len(strangers)]), np.concatenate([unknown, strangers])
+    rates = [roc_curve(*each, drop_intermediate=False)[:2] for each in ((1 - truth, -scores), (truth, scores))]
+    return [100 * roc_auc_score(truth, scores), *(100 * false[(true >= 0.95).argmax()] for false, true in rates)]

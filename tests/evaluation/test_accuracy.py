@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, recall_score
 
-from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, mean_and_deviation
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, intransigence, mean_and_deviation
 
 # Tasks of 1, 3 and 2 classes; after each task the correct answers per class.
 RECORD = AccuracyRecord(
@@ -39,6 +39,10 @@ def test_metrics_by_hand():
     }
     # task 1: best 100, last 50; task 2: best 50 (its last), so no drop
     assert metrics["forgetting"] == pytest.approx((50 + 0) / 2)
+    assert metrics["learning_accuracy"] == pytest.approx((100 + 37.5 + 60) / 3)
+    # task 1: 50 - 100; task 2: 50 - 37.5
+    assert metrics["backward_transfer"] == pytest.approx((-50 + 12.5) / 2)
+    assert metrics["matrix"] == RECORD.matrix()
     assert metrics["after_each_task"]["task_mean"] == RECORD.task_mean()
     assert metrics["after_each_task"]["sample_weighted"] == RECORD.sample_weighted()
 
@@ -51,7 +55,46 @@ def test_forgetting_counts_from_the_best_not_from_the_first():
 def test_a_single_task_forgets_nothing():
     record = AccuracyRecord([[3, 4]], [5, 5], [2])
     assert record.forgetting() is None
+    assert record.backward_transfer() is None
+    assert record.learning_accuracy() == 70
+    assert not {"forgetting", "backward transfer"} & set(record.summary())
     assert record.metrics()["average_accuracy"] == {"task_mean": 70.0, "sample_weighted": 70.0}
+
+
+def test_the_summary_names_the_same_numbers():
+    metrics = RECORD.metrics()
+    assert RECORD.summary() == {
+        "average accuracy": metrics["average_accuracy"]["sample_weighted"],
+        "average accuracy, task mean": metrics["average_accuracy"]["task_mean"],
+        "last accuracy": metrics["last_accuracy"]["sample_weighted"],
+        "last accuracy, task mean": metrics["last_accuracy"]["task_mean"],
+        "learning accuracy": metrics["learning_accuracy"],
+        "forgetting": metrics["forgetting"],
+        "backward transfer": metrics["backward_transfer"],
+    }
+
+
+def test_tables_by_task_and_class_by_hand():
+    assert RECORD.by_task() == [(2, 4), (20, 40), (9, 15)]
+    assert RECORD.by_class() == [[100.0], [25.0, 100.0, 25.0, 0.0], [50.0, 50.0, 25.0, 100.0, 100.0, 50.0]]
+    assert AccuracyRecord([[2, 0]], [4, 0], [2]).by_class() == [[50.0, None]], "a class without test images"
+
+
+def test_intransigence_by_hand():
+    joint = AccuracyRecord([[3], [4, 10, 15, 5], [4, 10, 15, 5, 3, 12]], RECORD.total, RECORD.task_sizes)
+    # a*_jj: 75, 75, 100; a_jj: 100, 37.5, 60
+    assert intransigence(RECORD, joint) == pytest.approx((-25 + 37.5 + 40) / 3)
+    assert intransigence(joint, RECORD) == pytest.approx(-(-25 + 37.5 + 40) / 3)
+    assert intransigence(RECORD, RECORD) == 0
+
+
+def test_intransigence_needs_the_same_tasks_and_images():
+    for other in (
+        AccuracyRecord(RECORD.correct, [5, *RECORD.total[1:]], RECORD.task_sizes),
+        AccuracyRecord(RECORD.correct, RECORD.total, [1, 2, 3]),
+    ):
+        with pytest.raises(ValueError, match="different tasks or test images"):
+            intransigence(RECORD, other)
 
 
 def test_tasks_of_equal_images_have_equal_averages():

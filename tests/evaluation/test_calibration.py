@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest
+from sklearn.calibration import calibration_curve
 
-from lca.evaluation.calibration import STEADINESS, calibration_error, fit_temperature, wilson_interval
+from lca.evaluation.calibration import STEADINESS, Bin, calibration_error, fit_temperature, reliability, wilson_interval
 
 
 def answers(count, temperature, classes=5, seed=0):
@@ -96,6 +97,33 @@ def test_the_calibration_error_is_that_of_independent_code(bins):
             expected += inside.mean() * abs(correct[inside].mean() - probabilities[inside].mean())
     found = calibration_error(torch.tensor(probabilities), torch.tensor(correct), bins)
     assert found == pytest.approx(100 * expected, abs=1e-6)
+
+
+def test_the_reliability_table_by_hand():
+    probabilities = torch.tensor([0.125, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    correct = torch.tensor([False, True, False, True, True])
+    assert reliability(probabilities, correct, bins=4) == [
+        Bin(0, 25, 2, 18.75, 50),
+        Bin(25, 50, 1, 50, 0),
+        Bin(50, 75, 1, 75, 100),
+        Bin(75, 100, 1, 100, 100),
+    ]
+    assert reliability(probabilities[-1:], correct[-1:], bins=2)[0] == Bin(0, 50, 0, None, None)
+
+
+@pytest.mark.parametrize("bins", [5, 15])
+def test_the_reliability_table_is_that_of_scikit_learn_and_gives_the_calibration_error(bins):
+    draw = np.random.default_rng(bins)
+    probabilities = draw.beta(4, 1.5, 500)
+    correct = draw.random(500) < probabilities**2
+    found = reliability(torch.tensor(probabilities), torch.tensor(correct), bins)
+    shares, means = calibration_curve(correct, probabilities, n_bins=bins)
+    filled = [each for each in found if each.images]
+    assert [each.accuracy for each in filled] == pytest.approx(100 * shares)
+    assert [each.mean_probability for each in filled] == pytest.approx(100 * means)
+    assert sum(each.images for each in found) == 500
+    error = sum(each.images * abs(each.accuracy - each.mean_probability) for each in filled) / 500
+    assert calibration_error(torch.tensor(probabilities), torch.tensor(correct), bins) == pytest.approx(error)
 
 
 def test_the_right_temperature_makes_the_calibration_error_small():

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import lists, models, runs, ship
+from lca.cli import lists, metrics, models, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 models.add_to(app)
 runs.add_to(app)
+metrics.add_to(app)
 ship.add_to(app)
 lists.add_to(app)
 

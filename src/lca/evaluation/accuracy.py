@@ -1,6 +1,7 @@
 """The accuracy record of a run, and the metrics of the field computed from it, each in every definition in use.
 
-After task t the classes of tasks 0 to t are tested; a_tj is the accuracy on task j's test images after task t.
+After task t the classes of tasks 1 to t are tested; a_tj is the accuracy on task j's test images after task t, in per
+cent, and T is the last task.
 """
 
 import math
@@ -43,19 +44,73 @@ class AccuracyRecord:
         drops = [max(row[task] for row in matrix[task:]) - matrix[-1][task] for task in range(len(self.task_sizes) - 1)]
         return _mean(drops) if drops else None
 
+    def learning_accuracies(self) -> list[float]:
+        """a_jj for every task j: how well a task is known right after it was learnt."""
+        return [row[-1] for row in self.matrix()]
+
+    def learning_accuracy(self) -> float:
+        """Mean over all tasks of a_jj."""
+        return _mean(self.learning_accuracies())
+
+    def backward_transfer(self) -> float | None:
+        """Mean over all tasks but the last of a_Tj - a_jj: below zero, later tasks cost; None for a single task
+        (Lopez-Paz and Ranzato 2017)."""
+        changes = [last - first for first, last in zip(self.learning_accuracies(), self.matrix()[-1], strict=True)]
+        return _mean(changes[:-1]) if len(changes) > 1 else None
+
+    def by_class(self) -> list[list[float | None]]:
+        """After task t, for every class c seen so far: 100 · right / test images of c; None without test images."""
+        return [
+            [100 * right / total if total else None for right, total in zip(row, self.total[: len(row)], strict=True)]
+            for row in self.correct
+        ]
+
+    def by_task(self) -> list[tuple[int, int]]:
+        """Right answers after the last task, and test images, of every task."""
+        return [(sum(self.correct[-1][start:end]), sum(self.total[start:end])) for start, end in self._bounds()]
+
     def metrics(self) -> dict[str, Any]:
         """The numbers a table shows, in per cent."""
         task_mean, weighted = self.task_mean(), self.sample_weighted()
         return {
             "average_accuracy": {"task_mean": _mean(task_mean), "sample_weighted": _mean(weighted)},
             "last_accuracy": {"task_mean": task_mean[-1], "sample_weighted": weighted[-1]},
+            "learning_accuracy": self.learning_accuracy(),
             "forgetting": self.forgetting(),
+            "backward_transfer": self.backward_transfer(),
             "after_each_task": {"task_mean": task_mean, "sample_weighted": weighted},
+            "matrix": self.matrix(),
         }
+
+    def summary(self) -> dict[str, float]:
+        """The single numbers among the metrics by name, without those that are not defined."""
+        task_mean, weighted = self.task_mean(), self.sample_weighted()
+        found = {
+            "average accuracy": _mean(weighted),
+            "average accuracy, task mean": _mean(task_mean),
+            "last accuracy": weighted[-1],
+            "last accuracy, task mean": task_mean[-1],
+            "learning accuracy": self.learning_accuracy(),
+            "forgetting": self.forgetting(),
+            "backward transfer": self.backward_transfer(),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def _bounds(self) -> list[tuple[int, int]]:
         ends = [sum(self.task_sizes[: number + 1]) for number in range(len(self.task_sizes))]
         return [(end - size, end) for end, size in zip(ends, self.task_sizes, strict=True)]
+
+
+def intransigence(record: AccuracyRecord, joint: AccuracyRecord) -> float:
+    """Mean over all tasks j of a*_jj - a_jj, where a* is a run that learnt all data at once (Chaudhry et al. 2018).
+
+    Both are asked among the classes of the tasks up to j. The joint run has seen the later tasks' images as well, where
+    the original definition trains a reference anew for every j. Below zero, learning in sequence was better.
+    """
+    if (record.total, record.task_sizes) != (joint.total, joint.task_sizes):
+        raise ValueError("the two runs have different tasks or test images")
+    pairs = zip(joint.learning_accuracies(), record.learning_accuracies(), strict=True)
+    return _mean([bound - reached for bound, reached in pairs])
 
 
 def correct_by_class(predictions: Tensor, labels: Tensor, classes: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Calibration: probabilities that mean what they say. Of the answers given with 80 %, 80 of 100 should be right."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,11 +37,39 @@ def calibration_error(probabilities: Tensor, correct: Tensor, bins: int = 15) ->
     """
     if not len(probabilities):
         raise ValueError("the calibration error of no answers is not defined")
-    places = (probabilities.double() * bins).ceil().clamp(1, bins).long() - 1
-    gaps = torch.zeros(bins, dtype=torch.float64).index_add(
-        0, places.cpu(), (correct.double() - probabilities.double()).cpu()
-    )
+    gaps = _sums(probabilities, correct.double() - probabilities.double(), bins)
     return float(100 * gaps.abs().sum() / len(probabilities))
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The answers whose probability lies in (low, high], in per cent."""
+
+    low: float
+    high: float
+    images: int
+    mean_probability: float | None
+    """None without answers, as the accuracy."""
+    accuracy: float | None
+
+
+def reliability(probabilities: Tensor, correct: Tensor, bins: int = 15) -> list[Bin]:
+    """The reliability table: in each of `bins` equal intervals of the answer's probability, how many answers there are,
+    their mean probability and the share that is right. Calibrated answers have the two equal in every bin."""
+    probabilities = probabilities.double()
+    counts = _sums(probabilities, torch.ones_like(probabilities), bins)
+    means = (100 * _sums(probabilities, probabilities, bins) / counts).tolist()
+    shares = (100 * _sums(probabilities, correct.double(), bins) / counts).tolist()
+    return [
+        Bin(100 * number / bins, 100 * (number + 1) / bins, int(count), *((mean, share) if count else (None, None)))
+        for number, (count, mean, share) in enumerate(zip(counts.tolist(), means, shares, strict=True))
+    ]
+
+
+def _sums(probabilities: Tensor, values: Tensor, bins: int) -> Tensor:
+    """Sums (bins,) of values over the equal intervals of the probabilities; a bound belongs to the lower bin."""
+    places = (probabilities.double() * bins).ceil().clamp(1, bins).long() - 1
+    return torch.zeros(bins, dtype=torch.float64).index_add(0, places.cpu(), values.double().cpu())
 
 
 def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:

@@ -13,11 +13,14 @@ from torch import Tensor
 from lca.backbones import load_backbone
 from lca.classifier import ContinualClassifier
 from lca.config import Recipe
+from lca.data.images import ImageSet
 from lca.data.sources import Source, load_source
 from lca.data.streams import Stream
 from lca.device import versions
 from lca.errors import LcaError
-from lca.evaluation.accuracy import AccuracyRecord, correct_by_class
+from lca.evaluation.stored import StoredAnswers
+from lca.evaluation.transfer import nearest_mean
+from lca.features import extract
 from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
 from lca.methods import Phase
 from lca.progress import Progress
@@ -156,6 +159,9 @@ class _Experiment:
             if cache is not None:
                 cache.save_test_features(self.task, features)
         self._evaluated(features.to(self.classifier.compute.device), len(self.classifier.classes))
+        if self.task + 1 < len(self.stream):
+            with self.classifier.compute.determinism():
+                self._look_ahead(self.evaluations[-1])
         self.task, self.learnt, self.done = self.task + 1, False, {}
         self._checkpoint()
 
@@ -174,32 +180,36 @@ class _Experiment:
     def _test_features(self) -> Tensor:
         """Features of the test images so far. What cannot change is computed once, task by task, so that a resumed run
         computes it in the same batches."""
-        method, what = self.classifier.method, f"task {self.task + 1}, test"
-        parts = method.feature_parts()
-        if not any(parts):
-            return self.classifier.features(self.stream.test(self.task), what)
-        rows = []
+        if not any(self.classifier.method.feature_parts()):
+            return self.classifier.features(self.stream.test(self.task), f"task {self.task + 1}, test")
         with self.classifier.compute.determinism():
-            for task in range(self.task + 1):
-                found = {part: self._frozen[part, task] for part in parts if (part, task) in self._frozen}
-                missing = [part for part in parts if part not in found]
-                if missing:
-                    images = self.stream.test_of(task)
-                    found |= {part: method.features(images, what, [part]).cpu() for part in missing}
-                self._frozen |= {(part, task): each for part, each in found.items() if part}
-                rows.append(torch.cat([found[part] for part in parts], dim=1))
-        return torch.cat(rows)
+            return torch.cat([self._features_of(task, "test") for task in range(self.task + 1)])
+
+    def _features_of(self, task: int, what: str) -> Tensor:
+        """Features of the test images of one task, on the CPU; their parts that cannot change are kept."""
+        method, what = self.classifier.method, f"task {self.task + 1}, {what}"
+        parts = method.feature_parts()
+        found = {part: self._frozen[part, task] for part in parts if (part, task) in self._frozen}
+        missing = [part for part in parts if part not in found]
+        if missing:
+            images = self.stream.test_of(task)
+            found |= {part: method.features(images, what, [part]).cpu() for part in missing}
+        self._frozen |= {(part, task): each for part, each in found.items() if part}
+        return torch.cat([found[part] for part in parts], dim=1)
 
     def _evaluated(self, features: Tensor, classes: int) -> None:
         """Predictions of every branch for the test images of the first `classes` classes."""
         part: Part = {}
         accuracies = []
         labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
+        home = torch.bucketize(torch.arange(classes), torch.tensor(self._classes_after_each_task()), right=True)
+        elsewhere = (home[labels][:, None] != home[None, :]).to(features.device)
         for branch in self.classifier.method.branches():
             logits = self.classifier.logits(features, branch)[:, :classes]
             confidence, prediction = logits.softmax(1).max(1)
             part[f"{branch}/prediction"] = prediction.cpu().int()
             part[f"{branch}/confidence"] = confidence.cpu()
+            part[f"{branch}/prediction within task"] = logits.masked_fill(elsewhere, -torch.inf).argmax(1).cpu().int()
             if branch in unknown:
                 part[f"{branch}/unknown"] = unknown[branch].cpu()
             accuracy = (prediction.cpu() == labels).float().mean() * 100
@@ -207,6 +217,26 @@ class _Experiment:
         self.evaluations.append(part)
         self.folder.log("evaluated", task=self.task, accuracies=accuracies)
         self.progress.line(f"after task {self.task + 1} of {len(self.stream)}: accuracy {', '.join(accuracies)}")
+
+    def _look_ahead(self, part: Part) -> None:
+        """What the recipe asks about the tasks to come. Nothing of it reaches the method."""
+        method, following = self.classifier.method, self.task + 1
+        known = [branch for branch in method.branches() if f"{branch}/unknown" in part]
+        if self.recipe.strangers and known:
+            later = range(following, len(self.stream))
+            scores = method.unknown_scores(torch.cat([self._features_of(task, "strangers") for task in later]))
+            part |= {f"{branch}/strangers": scores[branch].cpu() for branch in known}
+        if self.recipe.forward_transfer:
+            extractor, what = self.classifier.extractor, f"task {following + 1}, not yet learnt"
+
+            def pretrained(images: ImageSet) -> Tensor:
+                return extract(extractor, images, self.progress, what, embed=extractor.pretrained)
+
+            with self.stream.open(following) as task:
+                new = task.train.of_classes(self.stream.task_classes[following])
+                test, own = self.stream.test_of(following), method.features(new, what)
+                part["next task"] = nearest_mean(new.labels, own, self._features_of(following, "next task"))
+                part["next task, pretrained"] = nearest_mean(new.labels, pretrained(new), pretrained(test))
 
     def _task_learnt(self) -> None:
         self.learnt = True
@@ -264,7 +294,7 @@ class _Experiment:
     # The results
 
     def _write_results(self) -> dict[str, Any]:
-        branches = {branch: self._record(branch) for branch in self.classifier.method.branches()}
+        branches = {branch: self._answers(branch) for branch in self.classifier.method.branches()}
         results = {
             "format": FORMAT,
             "recipe": self.recipe.dump(),
@@ -274,11 +304,11 @@ class _Experiment:
             "machine": self.classifier.compute.describe(),
             "branches": {
                 branch: {
-                    "correct": record.correct,
-                    "metrics": record.metrics(),
+                    "correct": answers.record().correct,
+                    "metrics": answers.metrics(),
                     "storage_bytes": self.classifier.method.storage(branch),
                 }
-                for branch, record in branches.items()
+                for branch, answers in branches.items()
             },
             "storage_bytes": self.classifier.memory(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
@@ -291,14 +321,10 @@ class _Experiment:
         self.folder.log("finished")
         return results
 
-    def _record(self, branch: str) -> AccuracyRecord:
-        correct = []
-        for number, classes in enumerate(self._classes_after_each_task()):
-            labels = self.stream.test(number).labels
-            correct.append(correct_by_class(self.evaluations[number][f"{branch}/prediction"].long(), labels, classes))
+    def _answers(self, branch: str) -> StoredAnswers:
         labels = self.stream.test(len(self.stream) - 1).labels
-        total = torch.bincount(labels, minlength=len(self.stream.classes)).tolist()
-        return AccuracyRecord(correct, total, [len(classes) for classes in self.stream.task_classes])
+        sizes = [len(classes) for classes in self.stream.task_classes]
+        return StoredAnswers.of_branch(branch, self.stream.classes, sizes, labels, self.evaluations)
 
     def _classes_after_each_task(self) -> list[int]:
         sizes = [len(classes) for classes in self.stream.task_classes]

@@ -1,0 +1,170 @@
+"""What a run stored about its test images, and every metric that follows from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.errors import LcaError
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class
+from lca.evaluation.calibration import calibration_error, reliability
+from lca.evaluation.confusion import confusion_matrix, most_confused
+from lca.evaluation.detection import detection
+from lca.evaluation.resampling import Outcomes
+from lca.evaluation.transfer import ForwardTransfer
+from lca.files import FORMAT, load_tensors, read_json
+
+
+@dataclass(frozen=True)
+class StoredAnswers:
+    """The answers of one branch about all test images after every task."""
+
+    classes: Sequence[str]
+    task_sizes: list[int]
+    labels: Tensor
+    """(n,) of all test images, class by class."""
+    after: Sequence[Mapping[str, Tensor]]
+    """After task t, about the images of the classes seen so far: `prediction`, `confidence` (the probability of the
+    prediction), `prediction within task` (the best class of the image's own task), and, where there are class
+    statistics, `unknown`; `strangers` are the same scores of all images of later tasks. `next task` and `next task,
+    pretrained` name the images of the next task after its nearest class means. Old runs lack some of them."""
+
+    @classmethod
+    def of_branch(
+        cls,
+        branch: str,
+        classes: Sequence[str],
+        task_sizes: list[int],
+        labels: Tensor,
+        after: Sequence[Mapping[str, Tensor]],
+    ) -> "StoredAnswers":
+        """One branch's tensors of all, under their own names; those that belong to no branch are everyone's."""
+        names = ("prediction", "confidence", "prediction within task", "unknown", "strangers")
+        own = {f"{branch}/{name}": name for name in names} | {name: name for name in NEXT}
+        chosen = [{own[key]: each for key, each in part.items() if key in own} for part in after]
+        return cls(tuple(classes), task_sizes, labels.long(), chosen)
+
+    def record(self, what: str = "prediction") -> AccuracyRecord:
+        """Right answers by class after every task."""
+        correct = [
+            correct_by_class(part[what].long(), self.seen(task), self._ends[task])
+            for task, part in enumerate(self.after)
+        ]
+        return AccuracyRecord(
+            correct, torch.bincount(self.labels, minlength=len(self.classes)).tolist(), self.task_sizes
+        )
+
+    def outcomes(self) -> Outcomes:
+        """Which images were recognised, for resampling."""
+        right = [part["prediction"].long() == self.seen(task) for task, part in enumerate(self.after)]
+        return Outcomes(self.classes, self.task_sizes, self.labels, right)
+
+    def seen(self, task: int) -> Tensor:
+        """Labels of the test images of the classes that were learnt after a task."""
+        return self.labels[self.labels < self._ends[task]]
+
+    def confusion(self) -> Tensor:
+        """The confusion matrix after the last task."""
+        return confusion_matrix(self.after[-1]["prediction"], self.labels, len(self.classes))
+
+    def task_known(self) -> AccuracyRecord | None:
+        """The record with the task of every image given: the answer is the best class of that task."""
+        what = "prediction within task"
+        return self.record(what) if all(what in part for part in self.after) else None
+
+    def calibration(self) -> dict[str, Any]:
+        """Calibration error after each task, and the reliability table after the last. The probabilities are the
+        softmax of the logits as they are: a run fits no temperature."""
+        answers = [
+            (part["confidence"], part["prediction"].long() == self.seen(task)) for task, part in enumerate(self.after)
+        ]
+        errors = [calibration_error(*each) for each in answers]
+        return {
+            "error": errors[-1],
+            "after_each_task": errors,
+            "reliability": [asdict(each) for each in reliability(*answers[-1])],
+        }
+
+    def unknown_detection(self) -> dict[str, Any] | None:
+        """AUROC and FPR95 of the unknown score after each task but the last, the images of later tasks being the
+        strangers, and their means. None where the scores were not stored, and for a single task."""
+        parts = list(self.after[:-1])
+        if not parts or not all("strangers" in part for part in parts):
+            return None
+        found = [detection(part["unknown"], part["strangers"]) for part in parts]
+        columns = {name: [each[name] for each in found] for name in found[0]}
+        return {
+            **{name: sum(values) / len(values) for name, values in columns.items()},
+            "after_each_task": columns,
+        }
+
+    def forward_transfer(self) -> dict[str, Any] | None:
+        """Forward transfer by nearest class means; None where it was not measured, and for a single task."""
+        parts = list(self.after[:-1])
+        if not parts or not all(name in part for part in parts for name in NEXT):
+            return None
+        accuracies: dict[str, list[float | None]] = {name: [] for name in NEXT}
+        for task, part in enumerate(parts, start=1):
+            start, end = self._ends[task - 1], self._ends[task]
+            labels = self.labels[(self.labels >= start) & (self.labels < end)] - start
+            for name, found in accuracies.items():
+                share = (part[name].long() == labels).double().mean()
+                found.append(100 * float(share) if end - start > 1 else None)
+        return ForwardTransfer(*accuracies.values()).as_json()
+
+    def metrics(self) -> dict[str, Any]:
+        """All of it, in per cent; None is what is not defined or was not stored."""
+        known = self.task_known()
+        return {
+            **self.record().metrics(),
+            "task_known": None if known is None else known.metrics(),
+            "forward_transfer": self.forward_transfer(),
+            "calibration": self.calibration(),
+            "unknown_detection": self.unknown_detection(),
+            "most_confused": [
+                [self.classes[truth], self.classes[answer], times]
+                for truth, answer, times in most_confused(self.confusion())
+            ],
+        }
+
+    @property
+    def _ends(self) -> list[int]:
+        return [sum(self.task_sizes[: number + 1]) for number in range(len(self.task_sizes))]
+
+
+NEXT = ("next task", "next task, pretrained")
+
+
+def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
+    """The results of a finished run and the answers of every branch."""
+    folder = folder.parent if folder.name == "results.json" else folder
+    results_path, predictions = folder / "results.json", folder / "predictions.safetensors"
+    if not results_path.exists() or not predictions.exists():
+        raise LcaError(f"{folder} {_what_is_missing(folder)}")
+    results = read_json(results_path)
+    if results["format"] != FORMAT:
+        raise LcaError(f"{results_path} has format {results['format']}, this version reads {FORMAT}")
+    tensors, data = load_tensors(predictions), results["data"]
+    after = [
+        {key.removeprefix(f"{task}/"): each for key, each in tensors.items() if key.startswith(f"{task}/")}
+        for task in range(len(data["task_sizes"]))
+    ]
+    return results, {
+        branch: StoredAnswers.of_branch(branch, data["class_order"], data["task_sizes"], tensors["labels"], after)
+        for branch in results["branches"]
+    }
+
+
+def _what_is_missing(folder: Path) -> str:
+    if not folder.exists():
+        return "does not exist; `lca run` makes a run folder"
+    if (folder / "pack.json").exists():
+        return "is a sweep: give one of its runs, " + str(folder / "cells" / "*")
+    if (folder / "results.json").exists():
+        return "has no predictions.safetensors, from which the metrics are computed"
+    if (folder / "recipe.yaml").exists():
+        return "holds a run that is not finished yet"
+    return "is no run folder: it holds no results.json"

@@ -1,0 +1,135 @@
+"""Bootstrap intervals: cases that can be worked out, simulations, and SciPy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import bootstrap
+
+from lca.evaluation.accuracy import AccuracyRecord
+from lca.evaluation.resampling import Outcomes, paired_differences, seed_intervals
+
+# Tasks of 2 and 1 classes with 2, 3 and 4 test images.
+BY_HAND = Outcomes(
+    ("b", "c", "a"),
+    [2, 1],
+    torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2]),
+    [
+        torch.tensor([True, True, True, False, False]),
+        torch.tensor([True, False, False, False, False, True, True, True, False]),
+    ],
+)
+
+
+def drawn_outcomes(shares, images=60, seed=0, order="abcdef"):
+    """One task of six classes; every class is recognised with its share."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.arange(6).repeat_interleave(images)
+    chance = torch.tensor([shares[name] for name in order]).repeat_interleave(images)
+    return Outcomes(tuple(order), [6], labels, [torch.rand(len(labels), generator=random) < chance])
+
+
+EVEN = dict.fromkeys("abcdef", 0.7)
+
+
+def test_the_record_by_hand():
+    assert BY_HAND.record() == AccuracyRecord([[2, 1], [1, 0, 3]], [2, 3, 4], [2, 1])
+
+
+def test_weighted_records_by_hand():
+    weights = torch.tensor([[0, 2, 3, 0, 0, 1, 1, 0, 2], [1, 1, 0, 0, 3, 4, 0, 0, 0]]).float()
+    assert BY_HAND.records(weights) == [
+        AccuracyRecord([[2, 3], [0, 0, 2]], [2, 3, 4], [2, 1]),
+        AccuracyRecord([[2, 0], [1, 0, 4]], [2, 3, 4], [2, 1]),
+    ]
+
+
+def test_what_cannot_vary_has_no_width():
+    perfect = Outcomes(BY_HAND.classes, BY_HAND.task_sizes, BY_HAND.labels, [each | True for each in BY_HAND.right])
+    ends = seed_intervals([perfect], True, draws=20)
+    assert ends["average accuracy"] == ends["last accuracy, task mean"] == (100, 100)
+    assert ends["forgetting"] == ends["backward transfer"] == (0, 0)
+
+
+def test_images_are_drawn_within_their_class():
+    """One class all right, the other all wrong: the accuracy is the same in every draw."""
+    right = torch.tensor([True] * 5 + [False] * 15)
+    outcomes = Outcomes(("a", "b"), [2], torch.tensor([0] * 5 + [1] * 15), [right])
+    assert seed_intervals([outcomes], True, draws=50)["last accuracy"] == (25, 25)
+
+
+def test_the_interval_of_one_run_is_that_of_scipy():
+    right = drawn_outcomes(EVEN).right[0]
+    one_class = Outcomes(("a",), [1], torch.zeros(360, dtype=torch.long), [right])
+    expected = bootstrap(
+        (right.double().numpy(),), np.mean, method="percentile", n_resamples=5000, rng=np.random.default_rng(0)
+    ).confidence_interval
+    low, high = seed_intervals([one_class], True, draws=5000)["last accuracy"]
+    assert (low, high) == pytest.approx((100 * expected.low, 100 * expected.high), abs=0.6)
+
+
+def test_the_interval_holds_the_truth_nineteen_times_of_twenty():
+    held = 0
+    for seed in range(150):
+        low, high = seed_intervals([drawn_outcomes(EVEN, seed=seed)], True, draws=200, seed=seed)["last accuracy"]
+        held += low <= 70 <= high
+    assert 0.88 * 150 <= held <= 0.995 * 150
+
+
+def test_seeds_are_drawn_too():
+    """Runs that differ by their seed only widen the interval to what lies between them."""
+    bad, good = drawn_outcomes(dict.fromkeys("abcdef", 0.5)), drawn_outcomes(dict.fromkeys("abcdef", 0.9))
+    low, high = seed_intervals([bad, good], True)["last accuracy"]
+    assert low < 55
+    assert high > 85
+    (alone_low, alone_high) = seed_intervals([bad], True)["last accuracy"]
+    assert alone_high - alone_low < 12
+
+
+def test_the_same_images_move_all_runs_together():
+    """Two equal runs on the same images are as uncertain as one; on images of their own, less."""
+    run = drawn_outcomes(EVEN)
+
+    def width(runs, shared):
+        low, high = seed_intervals(runs, shared, draws=2000)["last accuracy"]
+        return high - low
+
+    assert width([run, run], True) == pytest.approx(width([run], True), rel=0.02)
+    # by the draw of seeds both come from one of the runs half of the time: variance (1/2 + 1/2 · 1/2) of one run's
+    assert width([run, run], False) == pytest.approx(0.75**0.5 * width([run], True), rel=0.1)
+
+
+def test_draws_are_seeded():
+    run = drawn_outcomes(EVEN)
+    assert seed_intervals([run], True, draws=100) == seed_intervals([run], True, draws=100)
+    assert seed_intervals([run], True, draws=100) != seed_intervals([run], True, draws=100, seed=1)
+    assert seed_intervals([run], True, draws=100) != seed_intervals([run], True, draws=200)
+
+
+def test_a_paired_difference_by_hand():
+    """The second run is wrong on one image more, of the class with two images: drawn 0, 1 or 2 times."""
+    worse = BY_HAND.right[1].clone()
+    worse[0] = False
+    second = Outcomes(BY_HAND.classes, BY_HAND.task_sizes, BY_HAND.labels, [BY_HAND.right[0], worse])
+    found = paired_differences(BY_HAND, second)
+    assert found["last accuracy"] == pytest.approx((100 / 9, 0, 200 / 9))
+    assert found["learning accuracy"] == (0, 0, 0)
+    assert found["forgetting"] == pytest.approx((-20, -40, 0))
+
+
+def test_images_are_the_same_whatever_the_class_order():
+    """The same answers in two class orders: every draw gives both the same accuracy."""
+    shares = {"a": 0.1, "b": 0.9, "c": 0.5, "d": 0.4, "e": 0.8, "f": 0.6}
+    first = drawn_outcomes(shares)
+    order = "fbdace"
+    rows = torch.cat([torch.arange(60) + 60 * "abcdef".index(name) for name in order])
+    second = Outcomes(tuple(order), [6], first.labels, [first.right[0][rows]])
+    assert paired_differences(first, second, draws=100)["last accuracy"] == pytest.approx((0, 0, 0), abs=1e-9)
+    swapped = Outcomes(tuple("abcdef"), [6], first.labels, second.right)
+    assert paired_differences(first, swapped, draws=100)["last accuracy"][1] < -1
+
+
+def test_other_test_images_cannot_be_paired():
+    with pytest.raises(ValueError, match="different test images"):
+        paired_differences(drawn_outcomes(EVEN), drawn_outcomes(EVEN, images=50))
+    with pytest.raises(ValueError, match="different test images"):
+        paired_differences(drawn_outcomes(EVEN), drawn_outcomes({**EVEN, "z": 0.7}, order="abcdez"))
