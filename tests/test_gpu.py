@@ -121,7 +121,6 @@ def test_captured_training_equals_the_plain_one(method, optimiser, photos, tmp_p
                 "batch_size": 8,
                 "lr": 0.02 if optimiser == "sgd" else 0.002,
                 "optimiser": optimiser,
-                "distillation": 0.5,
             },
             "tuning": {"name": "lora", "rank": 4, "dropout": 0.2},
             "method": tiny.method_section(method),

@@ -200,3 +200,20 @@ def test_forgetting_all_rows_and_a_row_too_many():
     assert growing(FEATURES).shape == (7, 0)
     growing.append(growing.new_head(2, random()))
     assert growing(FEATURES).shape == (7, 2)
+
+
+def test_how_rows_start():
+    """Linear rows are normal with 0.02, cosine rows uniform within ±1/√d, at any width; `init` says otherwise."""
+    for width in (48, 300):
+        bound = width**-0.5
+        for name, usual in (("linear", "normal"), ("mlp", "normal"), ("cosine", "uniform")):
+            for init in (None, "normal", "uniform"):
+                growing = GrowingHeads(width, HeadOptions(name=name, init=init, bias=True))
+                head = growing.new_head(200, random())
+                weight = (head.output if name == "mlp" else head).weight.detach()
+                uniform = (init or usual) == "uniform"
+                assert float(weight.std()) == pytest.approx(bound / 3**0.5 if uniform else 0.02, rel=0.05)
+                assert (weight.abs().max() <= bound) or not uniform
+        bias = LinearHead(width, 200, HeadOptions(bias=True, init="uniform"), random()).bias.detach()
+        assert float(bias.std()) == pytest.approx(bound / 3**0.5, rel=0.2)
+        assert not LinearHead(width, 200, HeadOptions(bias=True), random()).bias.any()

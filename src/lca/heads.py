@@ -27,6 +27,10 @@ class HeadOptions(NamedOptions):
     train_scale: bool = True
     """`cosine`: whether training and alignment go on to change the factor."""
 
+    init: Literal["normal", "uniform"] | None = None
+    """How rows start: `normal` with standard deviation 0.02, as `linear` and `mlp` do by default, or `uniform` within
+    ±1/√d, the bias as well, as torch's own linear layer; `cosine` and `prototype` do by default."""
+
     @field_validator("name")
     @classmethod
     def _registered(cls, name: str) -> str:
@@ -57,12 +61,14 @@ heads: Registry[type[TaskHead]] = Registry("head")
 
 @heads.register("linear")
 class LinearHead(TaskHead):
-    """w·x (+ b), truncated normal 0.02, as the published heads."""
+    """w·x (+ b)"""
 
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
-        self.weight = nn.Parameter(_normal(classes, width, generator))
+        self.weight = nn.Parameter(_rows(classes, width, options.init or "normal", generator))
         self.bias = nn.Parameter(torch.zeros(classes)) if options.bias else None
+        if self.bias is not None and options.init == "uniform":
+            self.bias.data.uniform_(-(width**-0.5), width**-0.5, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
         return functional.linear(features, self.weight, self.bias)
@@ -84,7 +90,7 @@ class MlpHead(TaskHead):
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
         hidden = options.hidden or width
-        self.hidden_weight = nn.Parameter(_normal(hidden, width, generator))
+        self.hidden_weight = nn.Parameter(_rows(hidden, width, options.init or "normal", generator))
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
         self.output = LinearHead(hidden, classes, options, generator)
 
@@ -110,7 +116,7 @@ class CosineHead(TaskHead):
 
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
-        self.weight = nn.Parameter(_normal(classes, width, generator))
+        self.weight = nn.Parameter(_rows(classes, width, options.init or "uniform", generator))
         self.scale = nn.Parameter(torch.tensor(options.scale)) if options.train_scale else options.scale
 
     def forward(self, features: Tensor) -> Tensor:
@@ -253,6 +259,9 @@ def linear_heads(weight: Tensor, bias: Tensor, sizes: list[int], like: GrowingHe
     return built
 
 
-def _normal(rows: int, width: int, generator: torch.Generator) -> Tensor:
-    """Truncated normal, standard deviation 0.02 (cut at ±2, so practically never)."""
-    return torch.empty(rows, width).normal_(0, 0.02, generator=generator).clamp_(-2, 2)
+def _rows(rows: int, width: int, init: str, generator: torch.Generator) -> Tensor:
+    """U(±1/√d), or a normal of standard deviation 0.02, truncated at ±2, so practically never."""
+    values = torch.empty(rows, width)
+    if init == "uniform":
+        return values.uniform_(-(width**-0.5), width**-0.5, generator=generator)
+    return values.normal_(0, 0.02, generator=generator).clamp_(-2, 2)

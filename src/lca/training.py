@@ -185,8 +185,7 @@ class FineTuning:
         if self._running is None:
             device = self._extractor.compute.device
             head = heads.new_head(len(task.classes), self.setting.generator("head", task.index))
-            for name, each in head.named_parameters():
-                each.data = self.setting.given.tensor(f"head.{task.index}.{name}", each.data)
+            self._initialise(head, task.index)
             parameters = {f"tuned.{name}": each for name, each in self.parameters().items()}
             parameters |= {f"head.{name}": each for name, each in head.to(device).named_parameters()}
             self._running = _Running(
@@ -200,6 +199,15 @@ class FineTuning:
             if self._stored:
                 self._restore(self._running, self._stored)
         return self._running
+
+    def _initialise(self, head: TaskHead, task: int) -> None:
+        """Give a head the initial values that were given."""
+        given, own = self.setting.given, dict(head.named_parameters())
+        for name in given.tensors:
+            if name.startswith(f"head.{task}.") and name.removeprefix(f"head.{task}.") not in own:
+                raise LcaError(f"{name} was given, but the head has {', '.join(own)}")
+        for name, each in own.items():
+            each.data = given.tensor(f"head.{task}.{name}", each.data)
 
     def _restore(self, running: _Running, stored: Part) -> None:
         for key, value in stored.items():

@@ -71,8 +71,8 @@ CASES = {
     "as published": (TASKS, (0, 0, 1, 2), {}),
     "one class first": (({"9": 5}, *TASKS[:1], *TASKS[2:]), (0, 1, 2, 3), {}),
     "one class first and last": (({"9": 5}, {"3": 4}, TASKS[2], {"0": 3}), (0, 0, 1, 1), {}),
-    "with the pre-trained branch": (TASKS, (1, 1, 2, 3), {"pretrained_branch": True, "beta": 0.7}),
-    "one class first, with the branch": (({"9": 5}, *TASKS[2:]), (0, 1, 2), {"pretrained_branch": True, "beta": 0.7}),
+    "with the pre-trained branch": (TASKS, (1, 1, 2, 3), {"beta": 0.7}),
+    "one class first, with the branch": (({"9": 5}, *TASKS[2:]), (0, 1, 2), {"beta": 0.7}),
     "one task": (TASKS[:1], (0,), {}),
 }
 
@@ -114,12 +114,11 @@ def test_every_option_changes_the_answers():
         model = taught(TASKS[:3], **options)
         return model.logits(model.features(test))
 
-    usual, branch = logits(), logits(pretrained_branch=True)
+    usual, branch = logits(), logits(beta=1.0)
     assert not torch.allclose(usual, logits(alpha=0.5), atol=1e-3)
     assert not torch.allclose(usual, logits(head={"name": "cosine", "scale": 20.0}), atol=1e-5)
     assert not torch.allclose(usual, branch, atol=1e-3)
-    assert not torch.allclose(branch, logits(pretrained_branch=True, beta=0.2), atol=1e-3)
-    assert torch.equal(usual, logits(beta=0.2)), "without the branch there is nothing to weigh"
+    assert not torch.allclose(branch, logits(beta=0.2), atol=1e-3)
 
 
 def test_subspaces_start_from_the_initial_values_and_stay_frozen():
@@ -151,7 +150,7 @@ def test_no_image_goes_through_a_subspace_twice(tmp_path, branch):
         if isinstance(module, PatchEmbed) and not module.training:
             passes += len(arguments[0])
 
-    recipe = tiny.recipe(ADAPTER, method={"name": "ease", "pretrained_branch": branch}, keep_models="none")
+    recipe = tiny.recipe(ADAPTER, method={"name": "ease", "beta": 1.0 if branch else None}, keep_models="none")
     with tiny.tiny_backbone():
         handle = register_module_forward_hook(count)
         try:
@@ -234,7 +233,7 @@ def test_without_tensors_to_tune_it_is_the_cosine_to_pretrained_means():
 )
 def test_exported_it_answers_as_the_model(tmp_path, tuning, branch):
     tuned = {"tuning": {"name": tuning, **tiny.SMALL_TUNING.get(tuning, {}), "feature_norm": True}}
-    model = tiny.classifier(tiny.recipe(tuned, method={"name": "ease", "pretrained_branch": branch}))
+    model = tiny.classifier(tiny.recipe(tuned, method={"name": "ease", "beta": 1.0 if branch else None}))
     for number in range(3):
         model.learn(tiny.task(number, TASKS[number]))
     model.temperatures = {"default": 0.1}

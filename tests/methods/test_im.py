@@ -105,6 +105,7 @@ HEAD = {
     "hidden": ({"name": "mlp"}, {"name": "mlp", "hidden": 7}),
     "scale": ({"name": "cosine"}, {"name": "cosine", "scale": 5.0}),
     "train_scale": ({"name": "cosine"}, {"name": "cosine", "train_scale": False}),
+    "init": ({"init": "normal"}, {"init": "uniform"}),
 }
 TRAINING = {
     "epochs": ({}, {"epochs": 3}),

@@ -6,8 +6,10 @@ import torch
 from sklearn.linear_model import Ridge
 
 import tiny
+from lca.classifier import ContinualClassifier
 from lca.errors import LcaError
 from lca.methods.ranpac import RanPac, held_out_errors, solve_ridge
+from lca.setting import Given
 
 RIDGES = tuple(10.0**n for n in range(-8, 9))
 FIRST, SECOND = {"3": 12, "7": 11, "1": 12}, {"0": 10, "4": 9}
@@ -59,7 +61,7 @@ def test_the_ridge_is_the_one_that_brute_force_finds_on_the_current_task():
         model.learn(tiny.task(number, counts))
         inputs, targets = projected(model, counts)
         order = torch.randperm(len(inputs), generator=model.method.setting.generator("ridge", number)).numpy()
-        cut = round(0.8 * len(order))
+        cut = int(0.8 * len(order))
         train, held = ((inputs[rows], targets[rows]) for rows in (order[:cut], order[cut:]))
         chosen.append(RIDGES[np.argmin(sklearn_errors(train, held))])
         assert model.method.ridge == chosen[-1]
@@ -163,3 +165,11 @@ def test_features_that_are_not_finite_are_refused(monkeypatch):
     monkeypatch.setattr(RanPac, "features", lambda *_: torch.full((35, 24), torch.nan))
     with pytest.raises(LcaError, match="training diverged"):
         model.learn(tiny.task(0, FIRST))
+
+
+def test_the_projection_can_be_given():
+    width, size = 24, 64
+    given = Given({"projection": torch.linspace(-1, 1, width * size).reshape(width, size)})
+    chosen = tiny.recipe(method=tiny.method_section("ranpac"))
+    model = ContinualClassifier(chosen, backbone=tiny.load_tiny_backbone(), given=given)
+    assert torch.equal(model.method.projection, given.tensors["projection"])

@@ -31,6 +31,8 @@ class Aper(TunedOnFirstTask):
 
     def __init__(self, setting: Setting, options: AperOptions) -> None:
         super().__init__(setting, options)
+        if not self.tuned:
+            setting.progress.warning("aper without a tuner is simplecil at twice the cost; choose one with `tuning`")
         self.means = ClassMeans()
 
     def feature_parts(self) -> list[str]:

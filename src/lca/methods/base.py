@@ -54,12 +54,16 @@ class Method(ABC):
     Options: ClassVar[type[MethodOptions]]
     defaults: ClassVar[Mapping[str, Any]] = {}
     """What a recipe leaves open of `tuning` and `training` when it names this method: as published for ViT-B."""
+    distils: ClassVar[bool] = False
+    """Whether `training.distillation` has a meaning here."""
     branch_keys: ClassVar[frozenset[str]] = frozenset()
     """Options that influence only what happens after the trunk phases."""
 
     def __init__(self, setting: Setting, options: MethodOptions) -> None:
         self.setting = setting
         self.options = options
+        if setting.training.distillation and not self.distils:
+            raise LcaError(f"training.distillation does nothing with method {options.name!r}; leave it out")
 
     @abstractmethod
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:

@@ -8,6 +8,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lca.heads import HeadOptions
 from lca.methods import methods
 from lca.methods.base import MethodInfo
 from lca.methods.prompted import Prompted, PromptedOptions
@@ -20,6 +21,7 @@ class CodaPromptOptions(PromptedOptions):
     tokens: int = Field(4, ge=1)
     components: int = Field(10, ge=1)
     """New prompt components of every task (as published 100 over ten tasks)."""
+    head: HeadOptions = HeadOptions(bias=True, init="uniform")
     layers: Layers = (0, 1, 2, 3, 4)
     """Blocks with a prompt, counted from 0; or with a decimal point, at which share of the depth."""
 
@@ -28,7 +30,8 @@ class CodaPromptOptions(PromptedOptions):
 class CodaPrompt(Prompted):
     """α_k = cos(q ∘ A_k, K_k), prompt = Σ α_k P_k over all components so far; those of earlier tasks are frozen. New
     ones start at random, orthogonal to all before them as long as the width leaves room. The published penalty on
-    non-orthogonality has weight 0 there and is left out; its pool is sized by the number of tasks, ours grows."""
+    non-orthogonality has weight 0 there and is left out; its pool is sized by the number of tasks, ours grows; it
+    leaves out the last, shorter batch of an epoch, ours does not."""
 
     info = MethodInfo(
         title="CODA-Prompt",
@@ -39,7 +42,14 @@ class CodaPrompt(Prompted):
     Options: ClassVar = CodaPromptOptions
     defaults: ClassVar = {
         "tuning": {"name": "none"},
-        "training": {"epochs": 20, "batch_size": 128, "optimiser": "adamw", "lr": 0.001, "weight_decay": 0.0},
+        "training": {
+            "epochs": 20,
+            "batch_size": 128,
+            "optimiser": "adamw",
+            "lr": 0.001,
+            "weight_decay": 0.0,
+            "schedule": "quarter_cosine",
+        },
     }
     options: CodaPromptOptions
 

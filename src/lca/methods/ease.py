@@ -24,10 +24,8 @@ class EaseOptions(MethodOptions):
     """The head a task's subspace is tuned with; it is dropped afterwards."""
     alpha: float = Field(0.1, ge=0)
     """α: what all the subspaces together count that are not a class's own, which counts 1."""
-    pretrained_branch: bool = False
-    """Whether the pre-trained features answer beside the subspaces, for every class alike."""
-    beta: float = Field(1.0, ge=0)
-    """β: what the pre-trained features count, with `pretrained_branch`."""
+    beta: float | None = Field(None, ge=0)
+    """β: what the pre-trained features count, for every class alike; by default they do not answer at all."""
 
 
 def synthesise(means: Tensor, seen: Tensor, homes: Tensor) -> Tensor:
@@ -84,13 +82,13 @@ class Ease(Subspaces):
     Options: ClassVar = EaseOptions
     defaults: ClassVar = {
         "tuning": {"name": "adapter"},
-        "training": {"epochs": 20, "batch_size": 48, "lr": 0.025},
+        "training": {"epochs": 20, "batch_size": 48, "lr": 0.025, "final_lr": 0.0},
     }
     options: EaseOptions
 
     def __init__(self, setting: Setting, options: EaseOptions) -> None:
         super().__init__(setting, options)
-        if options.pretrained_branch:
+        if options.beta is not None:
             self.subspaces = {PRETRAINED: {}}
         self.means = torch.zeros(0, 0, setting.extractor.width, device=setting.extractor.compute.device)
         self.counts = self.means[:, :, 0]
@@ -113,7 +111,7 @@ class Ease(Subspaces):
         self._rebuild()
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        subspaces = tasks + self.options.pretrained_branch if self.initial else 1
+        subspaces = tasks + (self.options.beta is not None) if self.initial else 1
         return tasks * self.tuned_bytes() + subspaces * mean_bytes(classes, self.setting.extractor.width)
 
     def state(self) -> State:
@@ -147,7 +145,6 @@ class Ease(Subspaces):
     def _rebuild(self) -> None:
         """The rows of the classifier (classes, subspaces x d): all prototypes, of length w_j in subspace j."""
         homes = torch.tensor(self.homes, dtype=torch.long, device=self.means.device)
-        beta = self.options.beta if self.options.pretrained_branch else None
         prototypes = functional.normalize(synthesise(self.means, self.counts > 0, homes), dim=2)
-        weights = subspace_weights(homes, self.means.shape[1], self.options.alpha, beta)
+        weights = subspace_weights(homes, self.means.shape[1], self.options.alpha, self.options.beta)
         self._rows = (weights[:, :, None] * prototypes).flatten(1)

@@ -18,9 +18,8 @@ from lca.methods import methods
 from lca.methods.base import MethodInfo, Setting
 from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
 
-FLOOR = 1e-3
-"""Added to the unit diagonal of a correlation matrix: a direction in which a class has hardly any spread (features
-after a layer norm have one) must not decide alone."""
+FLOOR = 1e-6
+"""Added to the unit diagonal of a correlation matrix that is inverted: without shrinkage it may be singular."""
 
 
 class FeCamOptions(FirstTaskOptions):

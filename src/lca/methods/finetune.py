@@ -25,6 +25,9 @@ class FinetuneOptions(SequentialOptions):
 
 @methods.register("finetune")
 class SequentialFineTuning(Method):
+    """Its settings are those of incremental merging, so that the two differ in the merge and the alignment only. The
+    published baseline trains the whole backbone: `tuning: full`, 20 epochs in batches of 128 at a rate of 0.001."""
+
     info = MethodInfo(
         title="Sequential fine-tuning",
         reference="the plain baseline",
@@ -32,6 +35,7 @@ class SequentialFineTuning(Method):
     )
     Options: ClassVar[type[MethodOptions]] = FinetuneOptions
     options: SequentialOptions
+    distils: ClassVar = True
     tunes: ClassVar[bool] = True
     """Whether the tuner is trained, and so kept."""
 

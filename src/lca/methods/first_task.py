@@ -24,7 +24,7 @@ class TunedOnFirstTask(Method):
     to be told apart: then the backbone stays as it was pre-trained, for good."""
 
     options: FirstTaskOptions
-    defaults: ClassVar = {"tuning": {"name": "adapter"}, "training": {"epochs": 20, "batch_size": 48}}
+    defaults: ClassVar = {"tuning": {"name": "adapter"}, "training": {"epochs": 20, "batch_size": 48, "final_lr": 0.0}}
 
     def __init__(self, setting: Setting, options: FirstTaskOptions) -> None:
         super().__init__(setting, options)

@@ -50,6 +50,7 @@ class IncrementalMerging(Method):
     )
     Options: ClassVar = ImOptions
     branch_keys = frozenset({"align"})
+    distils = True
     options: ImOptions
 
     def __init__(self, setting: Setting, options: ImOptions) -> None:
@@ -141,7 +142,8 @@ class IncrementalMerging(Method):
         self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
-        self.observed["merged"] = self._extract(task, "merged")
+        same = (self.options.merge.operator, self.options.merge.alpha) == ("last", 1.0)
+        self.observed["merged"] = self.observed["tuned"] if same else self._extract(task, "merged")
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
             self.heads.tasks[-1].set_from_means(self._class_means(learnt, "merged"), norm=1.0)
 

@@ -23,6 +23,7 @@ class Joint(SequentialFineTuning):
         needs_all_data=True,
     )
     Options: ClassVar = JointOptions
+    distils: ClassVar = False
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         return super().expected_bytes(1, classes, images)

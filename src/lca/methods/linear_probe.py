@@ -66,6 +66,7 @@ class LinearProbe(SequentialFineTuning):
     Options: ClassVar = LinearProbeOptions
     defaults: ClassVar = {"tuning": {"name": "none"}}
     tunes: ClassVar = False
+    distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: LinearProbeOptions) -> None:
         super().__init__(setting, options)

@@ -23,7 +23,7 @@ ALIGNMENT: dict[str, Any] = {"preset": "slca", "name": "macil", "epochs": 5, "dr
 class MacilOptions(ImOptions):
     name: Literal["macil"] = "macil"  # type: ignore[assignment]
     merge: MergeOptions = MergeOptions(operator="last")
-    head: HeadOptions = HeadOptions(name="cosine")
+    head: HeadOptions = HeadOptions(name="cosine", train_scale=False)
     align: tuple[AlignmentOptions, ...] = (ALIGNMENT,)  # type: ignore[assignment]
     calibration: float = Field(1.0, ge=0)
     """Weight of the covariance calibration, from the second task on."""
@@ -53,9 +53,8 @@ class CalibratedTraining(FineTuning):
         logits = head(features)
         loss = functional.cross_entropy(logits, labels)
         if teacher is not None and self._method.options.calibration:
-            measured = self._whitening[labels]
-            old = within_distances(self.features_before(views, teacher), labels, measured)
-            new = within_distances(features, labels, measured)
+            old = within_distances(self.features_before(views, teacher), labels, self._whitening)
+            new = within_distances(features, labels, self._whitening)
             pairs = (labels[:, None] == labels).sum() - len(labels)
             loss = loss + self._method.options.calibration * (new - old).abs().sum() / pairs.clamp(min=1)
         return loss, logits
@@ -71,28 +70,32 @@ def whitening(features: Tensor, shrinkage: float) -> Tensor:
     return torch.linalg.solve_triangular(factor, identity, upper=False).float()
 
 
-def within_distances(features: Tensor, labels: Tensor, measured: Tensor) -> Tensor:
-    """|W (x_i - x_j)| for images i and j of one class, 0 for others: (n, n); `measured` (n, d, d) are the images' W."""
-    white = torch.einsum("nij,nj->ni", measured, features)
+def within_distances(features: Tensor, labels: Tensor, whitenings: Tensor) -> Tensor:
+    """|W_c (x_i - x_j)| for images i and j of one class c, 0 for others: (n, n); the W_c are (classes, d, d)."""
+    white = torch.einsum("cij,nj->nci", whitenings, features)
+    white = white.take_along_dim(labels[:, None, None], dim=1)[:, 0]
     same = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     return torch.cdist(white, white) * same
 
 
 @methods.register("macil")
 class Macil(IncrementalMerging):
-    """After the idea of the paper, with our parts: the published LoRA is on keys and values, ours on all of qkv; the
-    mean shift is our drift model of that name, the alignment SLCA's. Its patch distillation is not built."""
+    """After the idea of the paper, with our parts: one LoRA on all of qkv that goes from task to task, where the
+    published ones are on keys and values, one a task, summed; all tasks have as many epochs, where the first has twice
+    as many; the mean shift is our drift model of that name (in the published code its weights are all but equal), the
+    alignment SLCA's with our ridge. Its patch distillation is not built."""
 
     info = MethodInfo(
         title="MACIL (mean shift and covariance calibration)",
-        reference="MACIL, arXiv 2502.07560",
+        reference="MACIL: Mean Shift and Covariance Calibration for Class-Incremental Learning, arXiv 2502.07560",
         trains="the tuner and the task's head, then all heads on samples of the shifted class Gaussians",
     )
     Options: ClassVar = MacilOptions
+    distils = False
     options: MacilOptions
     defaults: ClassVar = {
         "tuning": {"name": "lora", "rank": 32, "alpha": 64.0},
-        "training": {"batch_size": 48, "weight_decay": 0.0},
+        "training": {"batch_size": 48, "weight_decay": 0.0, "final_lr": 0.0},
     }
 
     def __init__(self, setting: Setting, options: MacilOptions) -> None:

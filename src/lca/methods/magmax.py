@@ -19,7 +19,8 @@ class MagMaxOptions(ImOptions):
 @methods.register("magmax")
 class MagMax(IncrementalMerging):
     """The largest of all entries is the largest of the largest so far and the new one, so one running vector serves and
-    no task's weights are kept. As published with full tuning (`tuning: full`); here with any tuner."""
+    no task's weights are kept. Published for CLIP, whose text head is given and whose merge has a tuned coefficient;
+    here heads are trained, the coefficient is `merge.alpha`, 1 by default, and any tuner does."""
 
     info = MethodInfo(
         title="MagMax",

@@ -113,7 +113,8 @@ class Mos(AlignedSubspaces):
     Any tuner does; the published one is `adapter` with bottleneck 16, and its `training.tuner_lr` is ten times the
     head's `lr`. The published code merges once per block within every forward pass: while it trains, which
     `repeated_ema` reproduces, and also while it takes statistics and answers, where it changes the stored subspaces
-    with every batch. Here a stored subspace never changes.
+    with every batch. Here a stored subspace never changes. Nor do heads of old tasks while a new one is trained, which
+    the published weight decay shrinks a little, and class means are taken without dropout.
     """
 
     info = MethodInfo(
@@ -125,7 +126,7 @@ class Mos(AlignedSubspaces):
     Options: ClassVar = MosOptions
     defaults: ClassVar = {
         "tuning": {"name": "adapter", "bottleneck": 16},
-        "training": {"epochs": 20, "batch_size": 48, "lr": 0.003, "tuner_lr": 0.03},
+        "training": {"epochs": 20, "batch_size": 48, "lr": 0.003, "tuner_lr": 0.03, "final_lr": 0.0},
     }
     options: MosOptions
 

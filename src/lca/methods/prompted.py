@@ -57,6 +57,7 @@ class Prompted(SequentialFineTuning):
 
     options: PromptedOptions
     tunes: ClassVar = False
+    distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: PromptedOptions) -> None:
         super().__init__(setting, options)

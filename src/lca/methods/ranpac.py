@@ -91,7 +91,7 @@ class RanPac(TunedOnFirstTask):
         width = setting.extractor.width
         self.size = options.projection or round(10_000 * width / 768)
         drawn = torch.randn(width, self.size, generator=setting.generator("projection"))
-        self.projection = drawn.to(setting.extractor.compute.device)
+        self.projection = setting.given.tensor("projection", drawn).to(setting.extractor.compute.device)
         self.ridge = options.ridges[len(options.ridges) // 2]  # until a task can choose
         self.gram = torch.zeros(0, 0)
         self.sums = self.weights = torch.zeros(0, self.size, device=self.projection.device)
@@ -151,7 +151,7 @@ class RanPac(TunedOnFirstTask):
         order = torch.randperm(len(labels), generator=self.setting.generator("ridge", task))[:_MOST]
         order = order.to(features.device)
         projected, targets = self.project(features[order]), (labels[order, None] == classes).double()
-        count = round(_TRAIN_SHARE * len(order))
+        count = int(_TRAIN_SHARE * len(order))
         train, held = (projected[:count], targets[:count]), (projected[count:], targets[count:])
         return ridges[int(held_out_errors(train, held, ridges).argmin())]
 

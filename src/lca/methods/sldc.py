@@ -19,12 +19,13 @@ class SldcOptions(ImOptions):
 class Sldc(IncrementalMerging):
     """After the idea of the paper, with our parts: the linear map between the features of the new images before and
     after is our affine drift model (the identity plus a ridge correction), the heads are aligned as in `best`, and
-    `training.distillation` is its feature distillation. Its symmetric cross-entropy, its weakly non-linear map and its
-    auxiliary images are not built."""
+    `training.distillation` is its feature distillation. Its symmetric cross-entropy, the distillation of feature norms,
+    its weakly non-linear map, its auxiliary images and its alignment by Adam are not built, and the map is fitted on
+    images as they are, not on augmented ones."""
 
     info = MethodInfo(
         title="SLDC (linear)",
-        reference="SLDC, arXiv 2511.09926, AAAI 2026",
+        reference="SLDC: sequential learning with drift compensation, arXiv 2511.09926, AAAI 2026",
         trains="the tuner and the task's head, then all heads on samples of the moved class Gaussians",
     )
     Options: ClassVar = SldcOptions

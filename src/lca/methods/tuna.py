@@ -73,7 +73,7 @@ class Tuna(AlignedSubspaces):
     Options: ClassVar = TunaOptions
     defaults: ClassVar = {
         "tuning": {"name": "adapter", "bottleneck": 16},
-        "training": {"epochs": 15, "batch_size": 16, "lr": 0.01},
+        "training": {"epochs": 15, "batch_size": 16, "lr": 0.01, "final_lr": 0.0},
     }
     options: TunaOptions
 
