@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from lca.errors import LcaError, nearest
-from lca.schedules import cosine
+from lca.schedules import cosine, quarter_cosine
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -178,8 +178,9 @@ class TrainingOptions(Options):
     """Learning rate of the tuned tensors, where it differs from the head's."""
     rate_scale: float = Field(1.0, gt=0)
     """Factor on both learning rates: one number to tune a method whose rates are published."""
-    schedule: Literal["cosine", "constant", "steps"] = "cosine"
-    """How the learning rates change from epoch to epoch; `steps` divides them by ten after each milestone."""
+    schedule: Literal["cosine", "constant", "steps", "quarter_cosine"] = "cosine"
+    """How the learning rates change from epoch to epoch; `steps` divides them by ten after each milestone,
+    `quarter_cosine` is CODA-Prompt's."""
     milestones: tuple[float, ...] = ()
     """`steps`: shares of the epochs, for example 0.9."""
     final_lr: float = Field(1e-6, ge=0)
@@ -201,6 +202,8 @@ class TrainingOptions(Options):
         """The learning rate in an epoch, of tensors whose full one is `full`."""
         if self.schedule == "constant":
             return full
+        if self.schedule == "quarter_cosine":
+            return quarter_cosine(full, epoch, self.epochs)
         done = epoch / self.epochs
         if self.schedule == "steps":
             return full * 0.1 ** sum(done >= share for share in self.milestones)
@@ -348,7 +351,8 @@ def validate(model: type[Model], content: Any, origin: str) -> Model:
         for item in error.errors():
             place = ".".join(str(step) for step in item["loc"]) or "the top level"
             message = item["msg"].removeprefix("Value error, ")
-            came = "" if "came" in message or "unknown key" in message else f", came {item['input']!r}"
+            told = "came" in message or "unknown key" in message or isinstance(item["input"], Mapping)
+            came = "" if told else f", came {item['input']!r}"
             lines.append(f"  {place}: {message}{came}")
         raise LcaError("\n".join(lines)) from None
 
