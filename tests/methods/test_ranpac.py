@@ -65,7 +65,8 @@ def test_the_ridge_is_the_one_that_brute_force_finds_on_the_current_task():
         train, held = ((inputs[rows], targets[rows]) for rows in (order[:cut], order[cut:]))
         chosen.append(RIDGES[np.argmin(sklearn_errors(train, held))])
         assert model.method.ridge == chosen[-1]
-    assert 1e-8 < min(chosen) < max(RIDGES)
+    assert set(chosen) != {1e-8}, "nothing was to choose"
+    assert max(chosen) < max(RIDGES)
 
 
 @pytest.mark.parametrize("ridge", [1.0, 10.0, 1e3, 1e6])
