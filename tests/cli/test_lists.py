@@ -36,7 +36,22 @@ def test_the_methods_say_what_they_need(lca):
     assert entries["im"].startswith(methods["im"].info.title)
     assert "Keeps no images" in entries["im"][:400]
     assert "per answer: one per task." in entries["mos"][:500]
-    assert "Stores" not in entries["im"]
+    assert "Stores" in entries["im"]
+
+
+def test_one_method_with_its_options(lca):
+    code, out, _ = lca("methods", "slca")
+    assert code == 0
+    assert "slow learner" in out
+    text = " ".join(out.split())
+    assert "method.align Branches on the one trunk" in text, "said in a class that it builds on"
+    assert "By default [slca]." in text
+    assert "method.head" in text
+    assert "'bias': True" in text
+    assert "method.name" not in text
+    code, _, err = lca("methods", "slcaa")
+    assert code == 2
+    assert "did you mean 'slca'" in err
 
 
 def test_the_methods_count_what_they_store(lca):

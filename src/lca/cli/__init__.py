@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import lists, metrics, models, runs, ship
+from lca.cli import datasets, lists, metrics, models, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -25,6 +25,7 @@ models.add_to(app)
 runs.add_to(app)
 metrics.add_to(app)
 ship.add_to(app)
+datasets.add_to(app)
 lists.add_to(app)
 
 

@@ -1,4 +1,4 @@
-"""Verbs that list what there is: methods, tuners, operators, datasets, backbones, recipes."""
+"""Verbs that list what there is: methods, tuners, operators, backbones, recipes (and `datasets`, in datasets.py)."""
 
 import textwrap
 from pathlib import Path
@@ -20,7 +20,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("methods")(methods_command)
     app.command("tuners")(tuners_command)
     app.command("operators")(operators_command)
-    app.command("datasets")(datasets_command)
     app.command("backbones")(backbones_command)
     app.command("recipes")(recipes_command)
 
@@ -50,7 +49,7 @@ def methods_command(
         needs = "Needs all images at once" if info.needs_all_data else "Keeps no images"
         answers = f"Passes through the transformer per answer: {info.passes}"
         stored = "" if backbone is None else f" {_stored(name, backbone, images)}"
-        _entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {answers}.{stored}")
+        entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {answers}.{stored}")
 
 
 def _stored(method: str, backbone: str, images: int) -> str:
@@ -106,8 +105,8 @@ def tuners_command(
 
     for name in tuners:
         trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
-        _entry(name, _summary(tuners[name]) + trained)
-    _entry(
+        entry(name, summary(tuners[name]) + trained)
+    entry(
         "peft:NAME",
         "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
         'Needs `pip install "lca[peft]"`.',
@@ -138,22 +137,7 @@ def operators_command() -> None:
     from lca.merging import operators
 
     for name in operators:
-        _entry(name, _summary(operators[name]))
-
-
-def datasets_command() -> None:
-    """List the data sources a run can name in `data.source`.
-
-    Examples:
-
-      lca datasets
-
-      lca run best --set data.source=folder:photos
-    """
-    from lca.data.sources import sources
-
-    for name in sources:
-        _entry(name, _summary(sources[name]))
+        entry(name, summary(operators[name]))
 
 
 def backbones_command(
@@ -187,9 +171,9 @@ def backbones_command(
 
     for path in sorted((Path(lca.__file__).parent / "backbones" / "embedded").glob("*.yaml")):
         card = yaml.safe_load(path.read_text(encoding="utf-8"))
-        _entry(card["name"], f"embedded, needs no download; {card['shape']}.")
+        entry(card["name"], f"embedded, needs no download; {card['shape']}.")
     for name, why in SUGGESTED.items():
-        _entry(name, f"timm, downloaded on first use; {why}.")
+        entry(name, f"timm, downloaded on first use; {why}.")
 
 
 def recipes_command() -> None:
@@ -202,13 +186,14 @@ def recipes_command() -> None:
     from lca.config import recipe_names, recipe_summary
 
     for name in recipe_names():
-        _entry(name, recipe_summary(name))
+        entry(name, recipe_summary(name))
 
 
-def _summary(thing: Any) -> str:
+def summary(thing: Any) -> str:
     """The first paragraph of a docstring."""
     return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
-def _entry(name: str, text: str) -> None:
+def entry(name: str, text: str) -> None:
+    """One thing of a list and what it is."""
     print(f"{name}\n{textwrap.fill(text, 100, initial_indent='    ', subsequent_indent='    ')}")

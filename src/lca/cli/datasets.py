@@ -1,0 +1,122 @@
+"""Verbs for data sets: list them, get them, verify them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lca.cli.common import SOME_FAILED, Quiet
+from lca.cli.lists import entry, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lca.data.benchmarks import Finding
+
+Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for example cifar100.")]
+Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
+
+datasets = typer.Typer(rich_markup_mode=None)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs."""
+    app.add_typer(datasets, name="datasets")
+
+
+@datasets.callback(invoke_without_command=True)
+def list_command(context: typer.Context) -> None:
+    """List the data sources a run can name in `data.source`; get and verify the benchmarks.
+
+    Without PATH, `data.source=NAME` and the commands below mean the folder NAME in the one that LCA_DATA names.
+
+    Examples:
+
+      lca datasets
+
+      lca datasets get cifar100 --to data/cifar100
+
+      lca datasets verify cifar100 data/cifar100
+
+      lca run best --set data.source=cifar100:data/cifar100
+
+      lca run best --set data.source=folder:photos
+    """
+    if context.invoked_subcommand is None:
+        from lca.data.sources import sources
+
+        for name in sources:
+            entry(name, summary(sources[name]))
+
+
+@datasets.command("get")
+def get_command(
+    name: Name,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="PATH", help="Folder for it.", show_default="$LCA_DATA/NAME")
+    ] = None,
+    split: Split = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download a benchmark, or say how to get it where it cannot be downloaded (exit code 1).
+
+    An interrupted download goes on when the same command is given again. The archive is checked before it is unpacked,
+    the unpacked data set is verified.
+
+    Examples:
+
+      lca datasets get cifar100 --to data/cifar100
+
+      lca datasets get cub200 --split revisitingcil --to data/cub200
+
+      LCA_DATA=data lca datasets get imagenet_r
+    """
+    from lca.data.benchmarks import benchmark_card, place
+    from lca.data.downloads import ByHand, get
+    from lca.progress import choose_progress
+
+    benchmark_card(name)
+    target = place(name, str(to or ""))
+    try:
+        findings = get(name, target, split, choose_progress(quiet))
+    except ByHand as how:
+        print(how)
+        raise typer.Exit(SOME_FAILED) from None
+    _tell(findings)
+    print(f"use it as data.source={name}:{target}")
+
+
+@datasets.command("verify")
+def verify_command(
+    name: Name,
+    path: Annotated[Path | None, typer.Argument(help="Its folder.", show_default="$LCA_DATA/NAME")] = None,
+    split: Split = None,
+    images: Annotated[bool, typer.Option("--images", help="Open every image as well; takes a while.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check layout, classes and counts of a benchmark, and the published test counts of its tasks.
+
+    Says what is wrong where, with what was expected and what came; exit code 1 if anything is.
+
+    Examples:
+
+      lca datasets verify cub200 data/cub200
+
+      lca datasets verify imagenet_r data/imagenet-r --images
+    """
+    from lca.data.benchmarks import benchmark_card, place, verify
+    from lca.progress import choose_progress
+
+    benchmark_card(name)
+    _tell(verify(name, place(name, str(path or "")), split, choose_progress(quiet), images))
+
+
+def _tell(findings: "Iterable[Finding]") -> None:
+    """A line for each; a wrong one ends the command with its exit code."""
+    wrong = 0
+    for finding in findings:
+        print(f"{'ok   ' if finding.fine else 'WRONG'}  {finding.text}", flush=True)
+        wrong += not finding.fine
+    if wrong:
+        print(f"{wrong} {'thing is' if wrong == 1 else 'things are'} not as the data set's card says")
+        raise typer.Exit(SOME_FAILED)

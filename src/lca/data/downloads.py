@@ -1,0 +1,257 @@
+"""Downloads of benchmarks: they go on where they broke off, and nothing is unpacked before its checksum is right.
+
+What has come so far is in `FILE.part`; `FILE.part.json` says of which address and version. A file gets its name when it
+is whole and checked, a folder when all of it is unpacked.
+"""
+
+import errno
+import hashlib
+import json
+import lzma
+import os
+import shutil
+import tarfile
+import time
+import zlib
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import lca
+from lca.data.benchmarks import Finding, benchmark_card, torchvision_set, verify
+from lca.data.sources import check_split
+from lca.errors import LcaError
+from lca.files import hold, new_folder, write_json
+from lca.progress import Progress
+
+CHUNK = 1 << 18
+TRIES = 5
+"""Connections without any new byte before a download gives up."""
+WAIT = 2.0
+"""Seconds before the second of them; it doubles."""
+TIMEOUT = 60.0
+"""Seconds without an answer after which a connection counts as broken."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What can be downloaded of a benchmark: a tar file with one folder of interest."""
+
+    split: str
+    url: str
+    md5: str | None
+    file: str
+    folder: str
+
+
+class ByHand(LcaError):  # noqa: N818
+    """A data set that has to be fetched by hand; the message says how."""
+
+
+def archive_of(name: str, split: str | None = None) -> Archive | None:
+    """The archive of a benchmark (of the given split), if there is one to download."""
+    card = benchmark_card(name)
+    entry = card.get("download")
+    if entry is None:
+        return None
+    if "torchvision" in entry:
+        kind = torchvision_set(name)
+        found = Archive("official", kind.url, kind.tgz_md5, kind.filename, kind.base_folder)
+    else:
+        found = Archive(**entry)
+    return found if split in (None, found.split) else None
+
+
+def instructions(name: str, split: str, target: Path) -> str:
+    """How to get a benchmark by hand."""
+    card = benchmark_card(name)
+    entry = card["splits"][split]
+    steps = entry.get("get") or f"Download and unpack it from {card['page']}.\n"
+    tree = "".join(f"  {line}\n" for line in entry["tree"].splitlines())
+    text = (
+        f"{name} (split {split}) cannot be downloaded by this command:\n{steps}"
+        f"Expected in the end:\n{tree}"
+        f"Then check it: lca datasets verify {name} PATH\n"
+        f"Terms: {card['licence']}. Page: {card['page']}"
+    )
+    return text.replace("PATH", str(target))
+
+
+def get(name: str, target: Path, split: str | None, progress: Progress) -> list[Finding]:
+    """Download, check and unpack a benchmark, and verify it. What is there and right stays as it is."""
+    card = benchmark_card(name)
+    if split is not None:
+        check_split(name, split)
+    archive = archive_of(name, split)
+    wanted = archive.split if archive else split or next(iter(card["splits"]))
+    if target.is_dir():
+        there = [*verify(name, target, wanted, progress)]
+        if all(finding.fine for finding in there):
+            progress.line(f"{name} is in {target} already")
+            return there
+    if archive is None:
+        raise ByHand(instructions(name, wanted, target))
+    with hold(target, f"another process is downloading into {target}; wait for it to finish"):
+        folder = target / archive.folder
+        if folder.exists():
+            raise LcaError(
+                f"{folder} is there, but is not whole: `lca datasets verify {name} {target}` says what is wrong. "
+                "Remove it and give the command again, or choose another --to"
+            )
+        path = target / archive.file
+        if not (path.exists() and archive.md5 is not None and _md5(path, progress) == archive.md5):
+            path.unlink(missing_ok=True)
+            try:
+                fetch(archive.url, path, archive.md5, progress)
+            except LcaError as error:
+                raise LcaError(f"{error}\nThe page of the data set is {card['page']}") from error
+        unpack(path, archive.folder, folder, progress)
+        path.unlink()
+    return [*verify(name, target, wanted, progress)]
+
+
+def fetch(url: str, path: Path, md5: str | None, progress: Progress) -> None:
+    """Download a file, going on with what came before; it gets its name when it is whole and its checksum is right."""
+    part = path.with_name(path.name + ".part")
+    try:
+        _fetch_part(url, part, progress)
+        if md5 is not None and (came := _md5(part, progress)) != md5:
+            _drop(part)
+            raise LcaError(
+                f"{url} has the MD5 {came}, expected {md5}: the file was damaged on its way or is another one. It was "
+                "removed; try again"
+            )
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _drop(part)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        text = f"{os.strerror(errno.ENOSPC)}. Make room and give the same command again; it goes on"
+        raise OSError(errno.ENOSPC, text, str(part)) from error
+
+
+def _fetch_part(url: str, part: Path, progress: Progress) -> None:
+    """Connect until all bytes are there."""
+    failed, wait = 0, WAIT
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            if _receive(url, part, progress):
+                return
+            reason = "the connection broke off"
+        except HTTPError as error:
+            if error.code not in (408, 429) and error.code < 500:
+                raise LcaError(f"the server answered {error.code} ({error.reason}) for {url}") from None
+            reason = f"the server answered {error.code}"
+        except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        came = part.stat().st_size if part.exists() else 0
+        failed, wait = (1, WAIT) if came > before else (failed + 1, 2 * wait)
+        if failed >= TRIES:
+            kept = f"{came} bytes came and are kept in {part}; give the same command again to go on" if came else ""
+            raise LcaError(f"{url} could not be downloaded: {reason}. {kept or 'Check the network'}")
+        progress.line(f"{reason} after {came} bytes; trying again")
+        time.sleep(wait if failed > 1 else WAIT)
+
+
+def _receive(url: str, part: Path, progress: Progress) -> bool:
+    """One connection; true when the file is whole."""
+    note = part.with_name(part.name + ".json")
+    known = _read_note(note)
+    have = part.stat().st_size if part.exists() and known.get("url") == url else 0
+    headers = {"User-Agent": f"lca/{lca.__version__}", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+        if known.get("version"):
+            headers["If-Range"] = known["version"]  # a file that has changed comes from its beginning
+    try:
+        response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+    except HTTPError as error:
+        if error.code == 416 and have:  # nothing lies behind what we have
+            whole = error.headers.get("Content-Range", "").rpartition("/")[2] == str(have)
+            if not whole:
+                _drop(part)
+            return whole
+        raise
+    with response:
+        start, total = _extent(response, have)
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+        write_json(note, {"url": url, "version": "" if version.startswith("W/") else version})
+        if total is not None and total - start > shutil.disk_usage(part.parent).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
+        name = url.rpartition("/")[2]
+        mode = "ab" if start else "wb"
+        with part.open(mode) as file, progress.task(f"downloading {name} (kB)", (total or 0) // 1000) as advance:
+            advance(start // 1000)
+            done = start
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                advance(done // 1000 - (done - len(chunk)) // 1000)
+    return total is None or done == total
+
+
+def _extent(response: HTTPResponse, have: int) -> tuple[int, int | None]:
+    """Where the answer begins, and the length of the whole file if the server says it."""
+    if response.status == 206:
+        span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        if span.partition("-")[0] == str(have):
+            return have, int(total) if total.isdecimal() else None
+        raise LcaError(f"the server sent {span or 'an unknown part'} of {response.url} instead of the rest; try again")
+    length = response.headers.get("Content-Length")
+    return 0, int(length) if length is not None else None
+
+
+def _read_note(note: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _drop(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    part.with_name(part.name + ".json").unlink(missing_ok=True)
+
+
+def _md5(path: Path, progress: Progress) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    megabyte = 1 << 20
+    with path.open("rb") as file, progress.task("checking (MB)", path.stat().st_size // megabyte) as advance:
+        while chunk := file.read(megabyte):
+            digest.update(chunk)
+            advance(1)
+    return digest.hexdigest()
+
+
+def unpack(archive: Path, folder: str, target: Path, progress: Progress) -> None:
+    """Unpack one folder of a tar file to `target`, which appears when all of it is there."""
+    size = archive.stat().st_size
+    try:
+        with (
+            new_folder(target) as beside,
+            archive.open("rb") as file,
+            tarfile.open(fileobj=file) as tar,
+            progress.task(f"unpacking {archive.name} (kB)", size // 1000) as advance,
+        ):
+            done, found = 0, False
+            for member in tar:
+                top, _, rest = member.name.removeprefix("./").partition("/")
+                if top == folder and rest:
+                    tar.extract(member.replace(name=rest, deep=False), beside, filter="data")
+                    found = True
+                advance(file.tell() // 1000 - done)
+                done = file.tell() // 1000
+            if not found:
+                raise LcaError(f"{archive} holds no folder {folder}; it is another archive than the expected one")
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+        raise LcaError(
+            f"{archive} cannot be unpacked ({reason}): it is damaged or cut short. Remove it and give the command again"
+        ) from error
