@@ -13,7 +13,7 @@ from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
-from lca.files import State, nbytes
+from lca.files import Part, State, nbytes
 from lca.gaussians import GaussianMemory
 from lca.setting import Setting
 from lca.unknown import KnownDistances
@@ -151,6 +151,10 @@ class Method(ABC):
         """What `storage` will come to after tasks of equal size and so many classes in all, with so many images each;
         None where that is not known beforehand."""
         return None
+
+    def on_device(self, part: Part) -> Part:
+        """A part of a loaded state where this method computes."""
+        return {name: tensor.to(self.setting.extractor.compute.device) for name, tensor in part.items()}
 
     def tuned_bytes(self) -> int:
         """Bytes of one copy of everything that is tuned."""

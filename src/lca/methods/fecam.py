@@ -130,9 +130,7 @@ class FeCam(TunedOnFirstTask):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        device = self.setting.extractor.compute.device
-        part = {name: tensor.to(device) for name, tensor in state.parts["classes"].items()}
-        self.memory.load(part, state.meta["classes"])
+        self.memory.load(self.on_device(state.parts["classes"]), state.meta["classes"])
         self._whitenings, self._pooled = {}, None
 
     def _transformed(self, features: Tensor) -> Tensor:

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lca.branches import BranchedOptions, BranchSet
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import Part, State
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads import GrowingHeads
 from lca.methods.base import Method, Phase, Setting
+from lca.methods.branched import Branched
 from lca.training import FineTuning
 
 PRETRAINED = "pretrained"
@@ -96,11 +95,8 @@ class Subspaces(Method):
         self.homes = list(state.meta["homes"])
         self.training.load(self.on_device(state.parts["training"]))
 
-    def on_device(self, part: Part) -> Part:
-        return {name: tensor.to(self.setting.extractor.compute.device) for name, tensor in part.items()}
 
-
-class AlignedSubspaces(Subspaces):
+class AlignedSubspaces(Branched, Subspaces):
     """Subspaces with a head per task over all of them, and branches that align the heads.
 
     The class statistics are those of a class's images in its own subspace. They never move: it does not matter what a
@@ -108,33 +104,16 @@ class AlignedSubspaces(Subspaces):
     its head row.
     """
 
-    branch_keys = frozenset({"align"})
-    options: BranchedOptions
-
-    def __init__(self, setting: Setting, options: BranchedOptions) -> None:
-        super().__init__(setting, options)
-        self.heads = GrowingHeads(setting.extractor.width, self.head_options())
-        self.branch_set = BranchSet(options.align, self.heads)
-        self.tasks = 0
-        self.observed: Part = {}
-        """Labels and features of the task's images, for the statistics."""
-
-    def head_options(self) -> HeadOptions:
-        """What a task's head is."""
-        raise NotImplementedError
-
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         if len(task.classes) > 1:
             epochs = self.setting.training.epochs
             yield Phase("finetune", lambda epoch: self.finetune(task, epoch, self.heads), epochs, trunk=True)
         yield Phase("freeze", lambda _: self.freeze(task, labels), trunk=True)
-        yield Phase("statistics", lambda _: self._statistics())
-        for name in self.branch_set.heads:
-            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
+        yield from self.branch_phases(task)
 
     def freeze(self, task: Task, labels: list[int]) -> None:
         """End the training of a task: its subspace, its head, and the features of its images."""
-        new = [place for place, label in enumerate(labels) if label >= len(self.homes)]
+        new = self.new_places(labels)
         if len(task.classes) > 1:
             self.training.finish(task, self.heads, new)
         self.settle(task, labels)
@@ -144,52 +123,20 @@ class AlignedSubspaces(Subspaces):
             mean = self.observed["features"].mean(0, keepdim=True)
             self.heads.append_from_means(mean, self.setting.generator("head", task.index))
 
-    def branches(self) -> list[str]:
-        return [each.name for each in self.options.align]
-
     def forget(self, label: int) -> None:
-        """The subspaces stay as they are; the heads of the classes that are left are aligned again."""
+        Subspaces.forget(self, label)
         super().forget(label)
-        self.heads.forget(label)
-        self.branch_set.forget(label)
-        if len(self.homes) > 1:
-            for name in self.branch_set.heads:
-                self._align(name, self.tasks)
 
-    def storage(self, branch: str | None = None) -> dict[str, int]:
-        sizes = super().storage()
-        if branch is None:
-            return sizes
-        own = self.branch_set.parts_of(branch)
-        return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        branches = self.branch_set.expected_bytes(tasks, classes, images)
-        trunk = tasks * self.tuned_bytes() + self.heads.expected_bytes(tasks, classes)
-        return None if branches is None else trunk + branches
-
-    def finish_task(self) -> None:
-        self.observed = {}
-        self.tasks += 1
+    def trunk_bytes(self, tasks: int) -> int:
+        return tasks * self.tuned_bytes()
 
     def trunk_state(self) -> State:
-        trunk, (heads, heads_meta) = super().state(), self.heads.state()
-        parts: dict[str, Part] = {"heads": heads, "features": self.observed}
-        meta: dict[str, Any] = {"heads": heads_meta, "tasks": self.tasks}
-        return State(trunk.parts | parts, trunk.meta | meta)
+        own, state = Subspaces.state(self), super().trunk_state()
+        return State(own.parts | state.parts, own.meta | state.meta)
 
     def load_trunk_state(self, state: State) -> None:
-        super().load_state(state)
-        self.heads.load(self.on_device(state.parts["heads"]), state.meta["heads"])
-        self.observed, self.tasks = self.on_device(state.parts["features"]), state.meta["tasks"]
-
-    def state(self) -> State:
-        trunk, branches = self.trunk_state(), self.branch_set.state()
-        return State(trunk.parts | branches.parts, trunk.meta | branches.meta)
-
-    def load_state(self, state: State) -> None:
-        self.load_trunk_state(state)
-        self.branch_set.load_state(state, self.setting.extractor.compute.device)
+        Subspaces.load_state(self, state)
+        super().load_trunk_state(state)
 
     def _at_home(self, task: Task, labels: Tensor) -> Tensor:
         """Features (n, d) of the task's images, each in the subspace of its class."""
@@ -200,17 +147,6 @@ class AlignedSubspaces(Subspaces):
         order = torch.cat([torch.nonzero(homes == home)[:, 0] for home in found]).argsort()
         return torch.cat(list(found.values()))[order.to(self.setting.extractor.compute.device)]
 
-    def _statistics(self) -> None:
+    def statistics_of_task(self) -> None:
         features = self.observed["features"]
         self.branch_set.observe(self.observed["labels"], features, features, features)
-
-    def _align(self, name: str, task: int) -> dict[str, float]:
-        setting = self.setting
-        return self.branch_set.align(
-            name,
-            task,
-            first=self.tasks == 0,
-            seed=setting.seed,
-            device=setting.extractor.compute.device,
-            progress=setting.progress,
-        )
