@@ -85,15 +85,15 @@ def motion_blur(images: Tensor, radius: float, sigma: float, degrees: Tensor) ->
     """
     height, width = images.shape[-2:]
     taps = torch.arange(2 * math.ceil(radius) + 1, dtype=torch.float64)
-    weights = (-taps.square() / (2 * sigma * sigma)).exp()
+    weights = [math.exp(-tap * tap / (2 * sigma * sigma)) for tap in range(len(taps))]
     angles = degrees.to("cpu", torch.float64)[:, None] * (math.pi / 180)
     down = (taps * angles.sin() - 0.5).ceil().long().to(images.device)
     right = (taps * angles.cos() - 0.5).ceil().long().to(images.device)
     flat = images.flatten(2)
-    result = torch.zeros_like(flat)
-    for tap, weight in enumerate((weights / weights.sum()).tolist()):
+    result, total = torch.zeros_like(flat), sum(weights)
+    for tap, weight in enumerate(weights):
         rows = (torch.arange(height, device=images.device) + down[:, tap, None]).clamp(0, height - 1)
         columns = (torch.arange(width, device=images.device) + right[:, tap, None]).clamp(0, width - 1)
         index = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
-        result.add_(flat.gather(2, index[:, None].expand_as(flat)), alpha=weight)
+        result.add_(flat.gather(2, index[:, None].expand_as(flat)), alpha=weight / total)
     return result.view_as(images)
