@@ -47,7 +47,7 @@ def test_everything_is_shown(lca, folder):
     for text in ("average accuracy", "backward transfer", "task known", "calibration error", "taken for", "Wilson"):
         assert text in none
         assert text in best
-    assert "unknown: AUROC                      - (not measured" in none, "`none` keeps no class statistics"
+    assert "unknown detection                   - (not measured" in none, "`none` keeps no class statistics"
     metrics = read_run(folder / "im")[1]["best"].metrics()
     assert f"unknown: AUROC                      {metrics['unknown_detection']['auroc']:.1f}" in best
     assert f"forward transfer                    {metrics['forward_transfer']['mean']:.1f}" in best
@@ -57,7 +57,7 @@ def test_everything_is_shown(lca, folder):
 def test_what_was_not_measured_is_said(lca, folder):
     out = lca("metrics", folder / "im-6", "--branch", "best", "--draws", 20)[1]
     assert "forward transfer                    - (not measured: forward_transfer is false in the recipe)" in out
-    assert "unknown: AUROC                      - (not measured: strangers is false" in out
+    assert "unknown detection                   - (not measured: strangers is false" in out
     assert ": none" not in out
 
 

@@ -252,9 +252,15 @@ def _print_run(facts: dict[str, Any]) -> None:
         ("intransigence", facts["intransigence"], "needs --joint RUN"),
         ("forward transfer", forward and forward["mean"], "not measured: forward_transfer is false in the recipe"),
         ("calibration error, last", metrics["calibration"]["error"], ""),
-        ("unknown: AUROC", strangers and strangers["auroc"], NO_STRANGERS),
-        ("unknown: FPR95, known positive", strangers and strangers["fpr95_known_positive"], NO_STRANGERS),
-        ("unknown: FPR95, strangers positive", strangers and strangers["fpr95_stranger_positive"], NO_STRANGERS),
+        *(
+            [
+                ("unknown: AUROC", strangers["auroc"], ""),
+                ("unknown: FPR95, known positive", strangers["fpr95_known_positive"], ""),
+                ("unknown: FPR95, strangers positive", strangers["fpr95_stranger_positive"], ""),
+            ]
+            if strangers
+            else [("unknown detection", None, NO_STRANGERS)]
+        ),
     ):
         print(f"{label:<36}{_number(value) if value is not None else f'- ({missing})'}")
     if facts["difference"] is not None:

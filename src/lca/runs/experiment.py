@@ -203,13 +203,14 @@ class _Experiment:
         accuracies = []
         labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
         home = torch.bucketize(torch.arange(classes), torch.tensor(self._classes_after_each_task()), right=True)
-        elsewhere = (home[labels][:, None] != home[None, :]).to(features.device)
+        elsewhere = home[labels][:, None] != home[None, :]
         for branch in self.classifier.method.branches():
             logits = self.classifier.logits(features, branch)[:, :classes]
             confidence, prediction = logits.softmax(1).max(1)
             part[f"{branch}/prediction"] = prediction.cpu().int()
             part[f"{branch}/confidence"] = confidence.cpu()
-            part[f"{branch}/prediction within task"] = logits.masked_fill(elsewhere, -torch.inf).argmax(1).cpu().int()
+            own = logits.masked_fill(elsewhere.to(logits.device), -torch.inf)
+            part[f"{branch}/prediction within task"] = own.argmax(1).cpu().int()
             if branch in unknown:
                 part[f"{branch}/unknown"] = unknown[branch].cpu()
             accuracy = (prediction.cpu() == labels).float().mean() * 100
