@@ -86,7 +86,7 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
     there = [each for each, root in roots.items() if root is not None]
     chosen = [each for each in there if split in (None, each)]
     if len(chosen) > 1:
-        raise LcaError(f"{path} holds several splits of {name}: choose one of {', '.join(chosen)} (data.split=NAME)")
+        raise LcaError(f"{path} holds several splits of {name}; choose with data.split={chosen[0]} or {chosen[1]}")
     if not chosen:
         trees = "or\n".join(_tree(card, each, path) for each in card["splits"] if split in (None, each))
         came = f"the split {there[0]!r}" if there else _content(path)
