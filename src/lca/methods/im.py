@@ -15,7 +15,7 @@ from lca.branches import BranchedOptions
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
-from lca.files import State
+from lca.files import State, nbytes
 from lca.gaussians import GaussianMemory
 from lca.heads import HeadOptions, PrototypeHead
 from lca.merging import IncrementalMerge, MergeOptions, check_merge
@@ -88,7 +88,8 @@ class IncrementalMerging(Branched):
         self.branch_set.observe(**self.observed)
 
     def trunk_bytes(self, tasks: int) -> int:
-        return (3 if self.options.init_from == "previous" else 2) * self.tuned_bytes()
+        copies = 3 if self.options.init_from == "previous" else 2
+        return copies * self.tuned_bytes() - nbytes(self.setting.extractor.tuner.pretrained_tensors())
 
     def _observe(self, task: Task, labels: list[int]) -> None:
         """Features of the new images under the merged backbone so far: drift is measured from here, once there are
@@ -135,8 +136,10 @@ class IncrementalMerging(Branched):
         return torch.stack([features[labels == label].mean(0) for label in labels.unique().tolist() if label >= first])
 
     def trunk_state(self) -> State:
-        state = super().trunk_state()
-        state.parts |= {"base": dict(self.merge.base), "vector": dict(self.merge.vector), "previous": self.previous}
+        """Of the base only what is not the backbone's own weights, which are there anyway."""
+        state, known = super().trunk_state(), self.setting.extractor.tuner.pretrained_tensors()
+        base = {name: tensor for name, tensor in self.merge.base.items() if name not in known}
+        state.parts |= {"base": base, "vector": dict(self.merge.vector), "previous": self.previous}
         state.parts["training"] = self.training.state()
         state.meta["merged"] = self.merge.count
         return state
@@ -144,6 +147,7 @@ class IncrementalMerging(Branched):
     def load_trunk_state(self, state: State) -> None:
         super().load_trunk_state(state)
         base, vector, training = (self.on_device(state.parts[name]) for name in ("base", "vector", "training"))
+        base = {name: base.get(name, tensor) for name, tensor in self.merge.base.items()}
         self.merge = IncrementalMerge(self.options.merge, base, vector, state.meta["merged"])
         self.previous = self.on_device(state.parts["previous"])
         self.training.load(training)
