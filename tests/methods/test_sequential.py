@@ -3,7 +3,9 @@
 import torch
 
 import tiny
+from lca.alignment import align
 from lca.config import TrainingOptions, load_recipe
+from lca.randomness import generator
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6, "0": 4}, {"2": 6, "9": 6})
 
@@ -35,17 +37,45 @@ def test_slca_and_sldc_fine_tune_one_task_after_another():
         assert same(model.extractor.tensors(), plain.extractor.tensors()), method
 
 
+def rows(heads):
+    return {name: each.clone() for name, each in heads.state()[0].items()}
+
+
 def test_slca_restores_its_heads_and_aligns_anew_after_every_task():
-    model, _ = taught("slca")
-    trained = model.method.heads.state()[0]
-    assert all(torch.equal(model.method.heads.state()[0][name], each) for name, each in trained.items())
-    aligned = model.method.branch_set.heads["slca"].state()[0]
-    assert not all(torch.equal(aligned[name], trained[name]) for name in trained)
-    again = taught(
-        "slca", align=[{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16, "start": "cumulative"}]
+    """The heads stay as they were trained, and every alignment starts from those, not from the last aligned ones."""
+    model, plain = (
+        tiny.classifier(tiny.recipe(ALIKE, method=tiny.method_section("slca", **changes)))
+        for changes in ({}, {"align": ["none"]})
     )
-    features = model.features(tiny.images({"3": 4}))
-    assert not torch.allclose(model.logits(features), again[0].logits(features), atol=1e-4)
+    branches, trained = model.method.branch_set, {}
+    for number, counts in enumerate(TASKS):
+        model.learn(tiny.task(number, counts))
+        plain.learn(tiny.task(number, counts))
+        now = rows(model.method.heads)
+        assert now.keys() == {f"{n}.{name}" for n in range(number + 1) for name in ("weight", "bias")}
+        assert all(torch.equal(now[name], each) for name, each in trained.items()), "old rows as they were trained"
+        trained = rows(plain.method.heads)  # never aligned
+        assert all(torch.equal(now[name], each) for name, each in trained.items())
+        if number:
+            last = branches.heads["slca"].copy()
+            expected, _ = align(
+                plain.method.heads,
+                branches.memory("slca"),
+                branches.options["slca"],
+                lambda purpose, epoch, device, task=number: generator(5, purpose, task, epoch, device),
+            )
+            assert all(torch.equal(rows(last)[name], each) for name, each in rows(expected).items())
+            assert not any(torch.allclose(rows(last)[name], each, atol=1e-4) for name, each in trained.items())
+    assert branches.options["slca"].start == "restart"
+
+
+def test_slca_aligned_from_the_last_alignment_is_something_else():
+    quick = {"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}
+    usual, other = (
+        taught("slca", align=[{**quick, "start": start}])[0].method.branch_set.heads["slca"]
+        for start in ("restart", "cumulative")
+    )
+    assert not torch.allclose(rows(usual)["0.weight"], rows(other)["0.weight"], atol=1e-4)
 
 
 def test_magmax_keeps_the_entry_of_largest_magnitude_of_every_task():
