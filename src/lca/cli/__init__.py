@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import datasets, lists, metrics, models, runs, ship
+from lca.cli import cache, datasets, lists, metrics, models, robustness, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -27,6 +27,8 @@ metrics.add_to(app)
 ship.add_to(app)
 datasets.add_to(app)
 lists.add_to(app)
+robustness.add_to(app)
+cache.add_to(app)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Verbs that list what there is: methods, tuners, operators, backbones, recipes (and `datasets`, in datasets.py)."""
 
+import inspect
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,8 @@ SUGGESTED = {
     "vit_small_patch14_reg4_dinov2.lvd142m": "trained without labels, with registers, 518 px",
 }
 
+DEFAULT_BACKBONE = "vit_pico_patch8_64"
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verbs."""
@@ -25,9 +28,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def methods_command(
+    method: Annotated[str | None, typer.Argument(help="Show this one with its options.")] = None,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", metavar="NAME", help="Say what is stored, on this backbone.")
-    ] = None,
+        str, typer.Option("--backbone", metavar="NAME", help="Count what is stored on this backbone.")
+    ] = DEFAULT_BACKBONE,
     images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Images of a class, for that.")] = 100,
 ) -> None:
     """List the methods: the ways to keep learning, and what each costs with its default options.
@@ -38,18 +42,35 @@ def methods_command(
 
       lca methods
 
+      lca methods ease
+
       lca methods --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --images 500
 
       lca run ease --set data.source=folder:photos
     """
     from lca.methods import methods
 
-    for name in methods:
+    for name in [*methods] if method is None else [method]:
         info = methods[name].info
         needs = "Needs all images at once" if info.needs_all_data else "Keeps no images"
-        answers = f"Passes through the transformer per answer: {info.passes}"
-        stored = "" if backbone is None else f" {_stored(name, backbone, images)}"
-        entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {answers}.{stored}")
+        costs = f"Passes through the transformer per answer: {info.passes}. {_stored(name, backbone, images)}"
+        entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {costs}")
+    if method is not None:
+        print()
+        print(inspect.cleandoc(methods[method].__doc__ or "No more is said of it."))
+        for key, field in methods[method].Options.model_fields.items():
+            if key != "name":
+                default = _plain(field.get_default(call_default_factory=True))
+                entry(f"method.{key}", f"{_described(methods[method].Options, key)} By default {default}.".strip())
+
+
+def _described(options: Any, key: str) -> str:
+    """What is said of an option, where it was first declared if not here."""
+    for each in options.__mro__:
+        field = getattr(each, "model_fields", {}).get(key)
+        if field is not None and field.description:
+            return " ".join(field.description.split())
+    return ""
 
 
 def _stored(method: str, backbone: str, images: int) -> str:
@@ -76,6 +97,17 @@ def _stored(method: str, backbone: str, images: int) -> str:
         return "What it stores depends on the images."
     per_class = (class_more - now) // 10
     return f"Stores {_size(per_class)} a class, {_size(task_more - class_more)} a task, {_size(now)} in all."
+
+
+def _plain(value: Any) -> str:
+    """A default as a recipe would write it."""
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return str(value.model_dump(exclude_defaults=True) or "as its own defaults")
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(each if isinstance(each, str) else _plain(each) for each in value)}]"
+    return "nothing" if value is None else str(value)
 
 
 def _size(count: int) -> str:

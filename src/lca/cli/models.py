@@ -104,7 +104,7 @@ def learn_command(
                 raise LcaError(f"{model} exists, and {' and '.join(asked)} can only be chosen for a new model")
             if overrides:
                 raise LcaError(f"{model} exists, and its recipe can no longer be changed with --set")
-            learner = _load(model, device, weights, progress)
+            learner = load_model(model, device, weights, progress)
             if learner.method.info.needs_all_data:
                 raise LcaError(
                     f"method {learner.recipe.method.name!r} of {model} needs all data at once: a second lesson would "
@@ -172,7 +172,7 @@ def predict_command(
         progress.warning(line)
     if not paths:
         raise LcaError(f"no images found in {', '.join(images)}")
-    learner = _load(model, device, weights, Progress())
+    learner = load_model(model, device, weights, Progress())
     if not learner.classes:
         raise LcaError(f"{model} knows no class; teach it one with `lca learn {model} FOLDER`")
     printer = PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
@@ -216,7 +216,7 @@ def evaluate_command(
     """
     from lca.progress import choose_progress
 
-    learner = _load(model, device, weights, choose_progress(quiet))
+    learner = load_model(model, device, weights, choose_progress(quiet))
     facts = learner.evaluate(folder, branch, unknown_at).as_json()
     if as_json:
         _print_json({**facts, "reading": learner.reading.as_json()})
@@ -310,7 +310,7 @@ def forget_command(
 
     check_model(model)
     with _changing(model):
-        learner = _load(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet))
         learner.forget(name)
         learner.save(model)
     print(f"{model} has forgotten {name}; it knows {_count(len(learner.classes), 'class', 'classes')}")
@@ -342,7 +342,7 @@ def _changing(model: Path) -> Iterator[bool]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _load(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
+def load_model(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
     check_model(model)

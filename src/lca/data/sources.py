@@ -16,7 +16,9 @@ import torch
 import yaml
 
 from lca.config import DataOptions, ViewOptions
+from lca.data import cache
 from lca.data.decoding import unreadable_images
+from lca.data.duplicates import told_copies
 from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
@@ -118,7 +120,8 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     train = read_files(listing["train"], working_size, progress, report, complete=True)
     test = read_files(listing["test"], working_size, progress, report, complete=split)
     if report.read:  # else all of it was told before
-        for line in report.lines():
+        every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
+        for line in [*told_copies(train, test, (every["train"], every["test"])), *report.lines()]:
             progress.line(line)
     card = read_card("folder")
     return Source(
@@ -172,8 +175,27 @@ def read_files(
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        _decoded[key] = _decode(files, working_size, progress, report, complete)
+        _decoded[key] = _kept_or_decoded(files, working_size, progress, report, complete)
     return _decoded[key]
+
+
+def _kept_or_decoded(
+    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
+) -> ImageSet:
+    """Large sets are kept on disk once all of their files could be read."""
+    count = sum(map(len, files.values()))
+    if count < cache.FEWEST:
+        return _decode(files, working_size, progress, report, complete)
+    try:
+        name = cache.key(files, working_size)
+    except OSError:  # a file that cannot be read will be reported as left out
+        return _decode(files, working_size, progress, report, complete)
+    kept = cache.load(name)
+    if kept is None:
+        kept = _decode(files, working_size, progress, report, complete)
+        if len(kept) == count:
+            cache.save(name, kept, progress)
+    return kept
 
 
 def _version(path: Path) -> tuple[int, int]:

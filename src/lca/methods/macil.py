@@ -87,7 +87,7 @@ class Macil(IncrementalMerging):
 
     info = MethodInfo(
         title="MACIL (mean shift and covariance calibration)",
-        reference="MACIL: Mean Shift and Covariance Calibration for Class-Incremental Learning, arXiv 2502.07560",
+        reference="Navigating Semantic Drift in Task-Agnostic Class-Incremental Learning, arXiv 2502.07560",
         trains="the tuner and the task's head, then all heads on samples of the shifted class Gaussians",
     )
     Options: ClassVar = MacilOptions

@@ -25,7 +25,8 @@ class Sldc(IncrementalMerging):
 
     info = MethodInfo(
         title="SLDC (linear)",
-        reference="SLDC: sequential learning with drift compensation, arXiv 2511.09926, AAAI 2026",
+        reference="Compensating Distribution Drifts in Class-incremental Learning of Pre-trained Vision Transformers, "
+        "AAAI 2026, arXiv 2511.09926",
         trains="the tuner and the task's head, then all heads on samples of the moved class Gaussians",
     )
     Options: ClassVar = SldcOptions

@@ -1,6 +1,6 @@
 """Figures, drawn with matplotlib in a palette that colour-blind readers can tell apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lca.report.tables import Row
@@ -45,6 +45,33 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     if crowded:
         legend.set_loc("center left")
         legend.set_bbox_to_anchor((1.01, 0.5))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
+    """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out."""
+    import math
+
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    first, *others = models.values()
+    kinds = [kind for kind in first if all(kind in other for other in others)]
+    angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
+    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained", subplot_kw={"projection": "polar"})
+    for number, (name, values) in enumerate(models.items()):
+        line = [values[kind] for kind in kinds]
+        colour = PALETTE[number % len(PALETTE)]
+        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, color=colour, marker=MARKERS[number % 8])
+        axes.fill(angles, line, color=colour, alpha=0.08)
+    axes.set_xticks(angles, [kind.replace("_", " ") for kind in kinds], fontsize=8)
+    axes.set_ylim(0, 100)
+    axes.set_title(title)
+    axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.15, -0.1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

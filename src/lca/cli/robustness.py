@@ -1,0 +1,152 @@
+"""The verb for robustness: a model on damaged images."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lca.cli.common import Quiet
+from lca.cli.models import AsJson, Branch, Device, Model, Weights
+from lca.errors import LcaError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("robustness")(robustness_command)
+
+
+def robustness_command(
+    model: Model,
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="A folder with one folder per class, or a source as in `lca datasets`."),
+    ],
+    kind: Annotated[str, typer.Option("--kind", help="c: corruptions, p: sequences, cp: both.")] = "cp",
+    only: Annotated[
+        list[str], typer.Option("--only", metavar="NAME", help="Only this kind of damage; may be repeated.")
+    ] = [],  # noqa: B006  # typer copies it
+    severity: Annotated[
+        list[int], typer.Option("--severity", min=1, max=5, help="Only this severity; may be repeated.")
+    ] = [],  # noqa: B006
+    files: Annotated[
+        Path | None,
+        typer.Option("--files", metavar="FOLDER", help="Published arrays (CIFAR-100-C, -P) of these very images."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only this many images, drawn by seed.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the generated damage.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="FILE", help="Compare with the JSON of another model.")
+    ] = None,
+    radar: Annotated[Path | None, typer.Option("--radar", metavar="PNG", help="Draw accuracies by kind.")] = None,
+    as_json: AsJson = False,
+    branch: Branch = None,
+    weights: Weights = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what damaged images cost a model: 19 corruptions in five severities, and 10 perturbation sequences.
+
+    The damage is generated, by seed, with the definitions of Hendrycks and Dietterich (2019), or read from the
+    published files with --files. Images of one size are damaged as they are, others as the model sees them.
+
+    Examples:
+
+      lca robustness my-model photos/test
+
+      lca robustness my-model photos/test --kind c --severity 5 --out robust.json
+
+      lca robustness other-model photos/test --against robust.json --radar radar.png
+
+      lca robustness my-model cifar100:data --files CIFAR-100-C --kind c
+    """
+    import json
+
+    import torch
+
+    from lca.cli.models import load_model
+    from lca.files import read_json, write_json
+    from lca.progress import choose_progress
+    from lca.randomness import generator
+    from lca.robustness.corruptions import SEVERITIES
+    from lca.robustness.models import robustness
+    from lca.robustness.scores import RobustnessScores
+
+    if not kind or set(kind) - set("cp"):
+        raise LcaError(f"--kind takes c, p or cp; came {kind!r}")
+    other = RobustnessScores.from_json(read_json(against)) if against is not None else None
+    progress = choose_progress(quiet)
+    learner = load_model(model, device, weights, progress)
+    images = _images(data, learner, progress)
+    if limit is not None and limit < len(images):
+        if files is not None:
+            raise LcaError("--limit and --files do not go together: the published arrays are of all images")
+        order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))
+        images = images.subset(order[:limit].sort().values)
+    scores = robustness(
+        learner,
+        images,
+        kinds=tuple(kind),
+        names=only,
+        severities=sorted(set(severity)) or SEVERITIES,
+        seed=seed,
+        branch=branch,
+        files=files,
+        progress=progress,
+    )
+    facts = scores.as_json()
+    if out is not None:
+        write_json(out, facts)
+    if radar is not None:
+        _draw(scores, other, radar, model, against)
+    print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
+
+
+def _images(data: str, learner: Any, progress: Any) -> Any:
+    """The labelled images of a folder, or the test images of a source."""
+    from lca.config import DataOptions
+    from lca.data.folders import read_class_folders
+    from lca.data.sources import load_source, sources
+
+    if data.partition(":")[0] in sources and not Path(data).exists():
+        options = DataOptions(source=data)
+        return load_source(options, learner.recipe.seed, learner.extractor.preprocessing.size, progress).test
+    return read_class_folders(Path(data), learner.working_size, progress)[0]
+
+
+def _print(scores: Any, other: Any) -> None:
+    """A table: every kind of damage, then the means; beside another model's numbers if there are any."""
+
+    def line(what: str, value: float | None, beside: float | None, more: str = "") -> None:
+        if value is not None:
+            against = "" if other is None or beside is None else f"   other {beside:5.1f}   {value - beside:+5.1f}"
+            print(f"{what:<20} {value:5.1f} %{against}{more}")
+
+    where = "generated" if scores.generated else "published files"
+    print(f"{scores.images} images, {where}; accuracies")
+    line("clean", scores.clean, other and other.clean)
+    for name, by_severity in scores.corrupted.items():
+        mean = sum(by_severity.values()) / len(by_severity)
+        theirs = other and other.corrupted.get(name)
+        each = " ".join(f"{value:5.1f}" for value in by_severity.values())
+        line(name, mean, theirs and sum(theirs.values()) / len(theirs), f"   by severity {each}")
+    for name, each in scores.perturbed.items():
+        theirs = other and other.perturbed.get(name)
+        line(f"{name}, frames", each["accuracy"], theirs and theirs["accuracy"], f"   flips {each['flips']:.1f} %")
+    for what in ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "score"):
+        line(what.replace("_", " "), getattr(scores, what), other and getattr(other, what))
+
+
+def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None) -> None:
+    from lca.report.figures import robustness_radar
+
+    def by_kind(each: Any) -> dict[str, float]:
+        means = {name: sum(values.values()) / len(values) for name, values in each.corrupted.items()}
+        return means | {f"{name}, frames": values["accuracy"] for name, values in each.perturbed.items()}
+
+    models = {model.name: by_kind(scores)}
+    if other is not None and against is not None:
+        models[against.stem] = by_kind(other)
+    if not by_kind(scores):
+        raise LcaError("there is nothing to draw: no kind of damage was measured")
+    robustness_radar(models, path, "accuracy on damaged images (%)")

@@ -1,0 +1,103 @@
+"""A model's robustness: the generated or the published damage of labelled images, scored."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lca.classifier import ContinualClassifier
+from lca.data.images import ImageSet, Pixels
+from lca.data.views import resize_crops
+from lca.errors import LcaError
+from lca.progress import Progress
+from lca.robustness import corruptions, perturbations
+from lca.robustness.corruptions import corrupt
+from lca.robustness.official import corrupted_files, perturbed_files
+from lca.robustness.perturbations import perturb
+from lca.robustness.scores import RobustnessScores, measure
+
+
+def prepared(images: ImageSet, model: ContinualClassifier) -> Tensor:
+    """Images (n, 3, h, w) of one size in uint8: as they are where all have the same, or else as the model sees them,
+    which is the centre square at its input size."""
+    pixels = images.pixels
+    if len(pixels.sizes.unique(dim=0)) == 1:
+        height, width = pixels.sizes[0].tolist()
+        return pixels.canvas[:, :, :height, :width]
+    scaling, rows = model.extractor.preprocessing, []
+    for index in torch.arange(len(pixels)).split(256):
+        part = pixels[index]
+        side = (model.view.centre_crop * part.sizes.amin(1)).round().clamp(min=1).long()
+        boxes = torch.cat([(part.sizes - side[:, None]) // 2, side[:, None], side[:, None]], dim=1)
+        rows.append(resize_crops(part, boxes, scaling.size, scaling.interpolation).round().byte())
+    return torch.cat(rows)
+
+
+def robustness(
+    model: ContinualClassifier,
+    images: ImageSet,
+    *,
+    kinds: Sequence[str] = ("c", "p"),
+    names: Sequence[str] = (),
+    severities: Sequence[int] = corruptions.SEVERITIES,
+    seed: int = 0,
+    branch: str | None = None,
+    files: Path | None = None,
+    progress: Progress | None = None,
+) -> RobustnessScores:
+    """Score a model on labelled images whose classes it knows.
+
+    `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, a folder with the
+    published arrays for these very images, in their order, they are read instead of generated.
+    """
+    if unknown := [name for name in images.classes if name not in model.classes]:
+        raise LcaError(f"the model never learnt {unknown[0]!r}; it knows {', '.join(model.classes[:5])}, ...")
+    progress = progress or Progress()
+    labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
+    whole, device = prepared(images, model).to(model.compute.device), model.compute.device
+    resized = len(images.pixels.sizes.unique(dim=0)) > 1
+    crop = 1.0 if resized else model.view.centre_crop
+
+    def answer(part: Tensor) -> Tensor:
+        pixels = Pixels(part.to(device), torch.tensor(part.shape[2:]).expand(len(part), 2))
+        before, model.extractor.centre_crop = model.extractor.centre_crop, crop
+        try:
+            return model.logits(model.features(pixels), branch).argmax(1)
+        finally:
+            model.extractor.centre_crop = before
+
+    if wrong := [name for name in names if name not in (*corruptions.NAMES, *perturbations.NAMES)]:
+        raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; there are {', '.join(corruptions.NAMES)}")
+
+    def sequences(name: str, numbers: Tensor) -> Tensor:
+        return perturb(whole[numbers.to(device)], name, seed, numbers.tolist())
+
+    every_c: dict[str, Callable[[int], Tensor]] = {}
+    every_p: dict[str, Callable[[Tensor], Tensor]] = {}
+    if files is None:
+        every_c = {name: partial(corrupt, whole, name, seed=seed) for name in corruptions.NAMES}
+        every_p = {name: partial(sequences, name) for name in perturbations.NAMES}
+    else:
+        every_c = corrupted_files(files, images.labels) if "c" in kinds and (files / "labels.npy").exists() else {}
+        every_p = perturbed_files(files, len(labels)) if "p" in kinds else {}
+    corrupted = {name: make for name, make in every_c.items() if "c" in kinds and name in (names or corruptions.NAMES)}
+    perturbed = {
+        name: make for name, make in every_p.items() if "p" in kinds and name in (names or perturbations.STANDARD)
+    }
+    if files is not None and not corrupted and not perturbed:
+        raise LcaError(f"{files} holds none of the published arrays that were asked for, such as fog.npy")
+    steps = 1 + len(corrupted) * len(severities) + len(perturbed)
+    done = 0
+    with progress.task("robustness", steps) as advance:
+
+        def told(what: str) -> None:
+            nonlocal done
+            if done:
+                advance(1)
+            done += 1
+
+        return measure(
+            answer, whole, labels, corrupted, perturbed, generated=files is None, severities=severities, advance=told
+        )

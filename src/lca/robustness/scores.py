@@ -1,0 +1,133 @@
+"""What damage costs a model: accuracies on corrupted images (-C) and along perturbation sequences (-P).
+
+    Acc_C = mean over corruptions of (mean over severities of the accuracy)
+    Acc_P = mean over perturbations of (mean over images of the share of frames that are recognised)
+    score = (Acc_C + Acc_P) / 2
+
+The flip rate of a sequence is the share of frames whose answer differs from the frame before; for noise, whose frames
+are unrelated, from the first frame (Hendrycks and Dietterich 2019, without their division by a reference model). All
+in per cent.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.robustness.corruptions import SEVERITIES
+from lca.robustness.perturbations import NOISE
+
+Answers = Callable[[Tensor], Tensor]
+"""Images (n, 3, h, w) in uint8 -> the number of the class that is answered (n,)."""
+
+
+@dataclass
+class RobustnessScores:
+    """Accuracies by kind of damage; what was not measured is left out of every mean."""
+
+    clean: float
+    images: int
+    generated: bool
+    """Whether the damage was generated here, or read from the published files."""
+    corrupted: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Accuracy by corruption and severity."""
+    perturbed: dict[str, dict[str, float]] = field(default_factory=dict)
+    """`accuracy` and `flips` by perturbation."""
+
+    @property
+    def accuracy_c(self) -> float | None:
+        return _mean(_mean(by_severity.values()) for by_severity in self.corrupted.values())
+
+    @property
+    def at_severity_5(self) -> float | None:
+        return _mean(each[5] for each in self.corrupted.values() if 5 in each)
+
+    @property
+    def accuracy_p(self) -> float | None:
+        return _mean(each["accuracy"] for each in self.perturbed.values())
+
+    @property
+    def flip_rate(self) -> float | None:
+        return _mean(each["flips"] for each in self.perturbed.values())
+
+    @property
+    def score(self) -> float | None:
+        both = (self.accuracy_c, self.accuracy_p)
+        return None if None in both else _mean(both)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clean": self.clean,
+            "images": self.images,
+            "generated": self.generated,
+            "accuracy_c": self.accuracy_c,
+            "at_severity_5": self.at_severity_5,
+            "accuracy_p": self.accuracy_p,
+            "flip_rate": self.flip_rate,
+            "score": self.score,
+            "corrupted": {name: {str(k): v for k, v in each.items()} for name, each in self.corrupted.items()},
+            "perturbed": self.perturbed,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "RobustnessScores":
+        corrupted = {name: {int(k): v for k, v in each.items()} for name, each in content["corrupted"].items()}
+        return cls(content["clean"], content["images"], content["generated"], corrupted, dict(content["perturbed"]))
+
+
+def accuracy(answers: Tensor, labels: Tensor) -> float:
+    """Share of right answers."""
+    return float(100 * (answers.cpu() == labels.cpu()).double().mean())
+
+
+def sequence_scores(answers: Tensor, labels: Tensor, noise: bool) -> dict[str, float]:
+    """Accuracy and flip rate of answers (n, frames)."""
+    answers = answers.cpu()
+    before = answers[:, :1] if noise else answers[:, :-1]
+    right = (answers == labels.cpu()[:, None]).double().mean()
+    return {"accuracy": float(100 * right), "flips": float(100 * (answers[:, 1:] != before).double().mean())}
+
+
+def measure(
+    answer: Answers,
+    images: Tensor,
+    labels: Tensor,
+    corrupted: Mapping[str, Callable[[int], Tensor]],
+    perturbed: Mapping[str, Callable[[Tensor], Tensor]],
+    *,
+    generated: bool,
+    severities: Sequence[int] = SEVERITIES,
+    at_once: int = 512,
+    advance: Callable[[str], None] = lambda what: None,
+) -> RobustnessScores:
+    """Ask a model about images (n, 3, h, w) in uint8, about each kind of damage of all of them, and along sequences.
+
+    `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
+    of some of them: all at once would not fit into memory. `advance` is told what comes next.
+    """
+
+    def asked(every: Tensor) -> Tensor:
+        return torch.cat([answer(part) for part in every.split(at_once)]) if len(every) else labels[:0]
+
+    advance("clean images")
+    scores = RobustnessScores(accuracy(asked(images), labels), len(images), generated)
+    for name, make in corrupted.items():
+        scores.corrupted[name] = {}
+        for severity in severities:
+            advance(f"{name}, severity {severity}")
+            scores.corrupted[name][severity] = accuracy(asked(make(severity)), labels)
+    for name, sequences in perturbed.items():
+        advance(name)
+        rows = []
+        for numbers in torch.arange(len(images)).split(max(at_once // 16, 1)):
+            frames = sequences(numbers)
+            rows.append(asked(frames.flatten(0, 1)).reshape(len(frames), -1).cpu())
+        scores.perturbed[name] = sequence_scores(torch.cat(rows), labels, name in NOISE)
+    return scores
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,115 @@
+"""`lca robustness`: a taught model on damaged images."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tiny
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A model of three digits, and their pictures in folders: of one size in `photos`, of several in `ragged`."""
+    monkeypatch.chdir(tmp_path)
+    with tiny.tiny_backbone():
+        learner = tiny.classifier(tiny.recipe(method={"name": "simplecil"}, tuning="none"))
+        learner.learn(tiny.task(0, {"3": 20, "7": 20, "1": 20}))
+        learner.save(tmp_path / "model")
+        pictures = tiny.images({"3": 4, "7": 4, "1": 4}, skip=20)
+        for number, (picture, label) in enumerate(zip(pictures.pixels.canvas, pictures.labels.tolist(), strict=True)):
+            for kind in ("photos", "ragged"):
+                folder = tmp_path / kind / pictures.classes[label]
+                folder.mkdir(parents=True, exist_ok=True)
+                image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+                image = image.resize((32, 32 + (number % 3 if kind == "ragged" else 0)), Image.NEAREST)
+                image.save(folder / f"{number:02}.png")
+        yield tmp_path
+
+
+def facts(lca, *words):
+    code, out, err = lca("robustness", "model", *words, "--json", "-q")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_all_kinds_of_damage(lca, model):
+    found = facts(lca, "photos")
+    assert len(found["corrupted"]) == 19
+    assert all(list(each) == ["1", "2", "3", "4", "5"] for each in found["corrupted"].values())
+    assert len(found["perturbed"]) == 10
+    assert found["generated"] is True
+    assert found["images"] == 12
+    assert found["clean"] > 60
+    assert found["score"] == pytest.approx((found["accuracy_c"] + found["accuracy_p"]) / 2)
+    assert len({value for each in found["corrupted"].values() for value in each.values()}) > 3
+
+
+def test_options(lca, model):
+    some = facts(lca, "photos", "--kind", "c", "--only", "fog", "--only", "contrast", "--severity", "5")
+    assert {name: list(each) for name, each in some["corrupted"].items()} == {"fog": ["5"], "contrast": ["5"]}
+    assert some["perturbed"] == {}
+    assert some["score"] is None
+    assert facts(lca, "photos", "--only", "tilt")["corrupted"] == {}
+    assert facts(lca, "photos", "--kind", "p", "--only", "tilt", "--limit", "5")["images"] == 5
+    noise = ("photos", "--kind", "c", "--only", "impulse_noise", "--severity", "5")
+    assert facts(lca, *noise) == facts(lca, *noise)
+    assert len({json.dumps(facts(lca, *noise, "--seed", str(seed))["corrupted"]) for seed in range(6)}) > 1
+
+
+def test_images_of_different_sizes_are_damaged_as_the_model_sees_them(lca, model):
+    found = facts(lca, "ragged", "--kind", "c", "--only", "fog")
+    assert found["images"] == 12
+    assert found["clean"] > 60
+
+
+def test_a_table_a_file_and_a_radar(lca, model):
+    words = ("photos", "--only", "fog", "--only", "snow", "--only", "tilt", "--severity", "1", "--severity", "5")
+    code, out, _ = lca("robustness", "model", *words, "--out", "one.json", "-q")
+    assert code == 0
+    assert "fog" in out
+    assert "by severity" in out
+    assert "12 images, generated" in out
+    code, out, _ = lca("robustness", "model", *words, "--against", "one.json", "--radar", "radar.png", "-q")
+    assert code == 0
+    assert "other" in out
+    assert "+0.0" in out
+    with Image.open(model / "radar.png") as picture:
+        assert picture.size == (1050, 900)
+
+
+def test_published_files(lca, model):
+    """Arrays that hold the pictures themselves: nothing is lost; in another order, nearly everything is."""
+    files = model / "published"
+    files.mkdir()
+    names = sorted(path.name for path in (model / "photos").iterdir())
+    pictures = [np.array(Image.open(path)) for name in names for path in sorted((model / "photos" / name).iterdir())]
+    labels = [number for number, name in enumerate(names) for _ in (model / "photos" / name).iterdir()]
+    np.save(files / "labels.npy", np.tile(labels, 5))
+    np.save(files / "fog.npy", np.concatenate([np.stack(pictures)] * 4 + [np.stack(pictures[::-1])]))
+    np.save(files / "tilt.npy", np.stack([np.stack(pictures)] * 3, axis=1))
+    found = facts(lca, "photos", "--files", "published")
+    assert found["generated"] is False
+    assert [found["corrupted"]["fog"][each] for each in "1234"] == [found["clean"]] * 4
+    assert found["corrupted"]["fog"]["5"] < found["clean"]
+    assert found["perturbed"]["tilt"] == {"accuracy": found["clean"], "flips": 0.0}
+
+
+def test_mistakes(lca, model):
+    for words, message in (
+        (("photos", "--kind", "x"), "--kind takes c, p or cp"),
+        (("photos", "--only", "rain"), "'rain' is no corruption"),
+        (("nowhere",), "there is no folder nowhere"),
+        (("photos", "--files", "photos"), "holds none of the published arrays"),
+        (("photos", "--files", "photos", "--limit", "3"), "do not go together"),
+        (("photos", "--branch", "best", "--only", "fog"), "there is no branch 'best'"),
+    ):
+        code, _, err = lca("robustness", "model", *words, "-q")
+        assert code == 2, words
+        assert message in err
+    (model / "photos" / "elephant").mkdir()
+    Image.new("RGB", (32, 32)).save(model / "photos" / "elephant" / "1.png")
+    code, _, err = lca("robustness", "model", "photos", "-q")
+    assert code == 2
+    assert "never learnt 'elephant'" in err

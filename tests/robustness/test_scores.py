@@ -1,0 +1,58 @@
+"""Scores by hand, from answers that are known beforehand."""
+
+import pytest
+import torch
+
+from lca.robustness.scores import RobustnessScores, accuracy, measure, sequence_scores
+
+
+def test_accuracy_and_flips_by_hand():
+    labels = torch.tensor([1, 2])
+    answers = torch.tensor([[1, 1, 0, 1], [0, 2, 2, 2]])
+    assert accuracy(answers[:, 1], labels) == 100
+    assert accuracy(answers[:, 0], labels) == 50
+    found = sequence_scores(answers, labels, noise=False)
+    assert found["accuracy"] == pytest.approx(100 * 6 / 8)
+    assert found["flips"] == pytest.approx(100 * 3 / 6)  # 1-0, 0-1 and 0-2
+    assert sequence_scores(answers, labels, noise=True)["flips"] == pytest.approx(100 * 4 / 6)  # 0; 2, 2, 2
+
+
+def brightness(images):
+    """A model that answers with the brightness, in tens."""
+    return images.float().mean((1, 2, 3)).div(10).round().long()
+
+
+def flat(*levels):
+    return torch.stack([torch.full((3, 4, 4), level, dtype=torch.uint8) for level in levels])
+
+
+def test_a_whole_measurement_by_hand():
+    images, labels, told = flat(10, 20, 30, 40), torch.tensor([1, 2, 3, 9]), []
+    corrupted = {
+        "fog": lambda severity: images + 10 * (torch.arange(4) < severity)[:, None, None, None].byte(),
+        "snow": lambda severity: images,
+    }
+    perturbed = {
+        "tilt": lambda numbers: torch.stack([images[numbers], images[numbers] + 10], dim=1),
+        "gaussian_noise": lambda numbers: images[numbers][:, None].expand(-1, 3, -1, -1, -1),
+    }
+    options = {"generated": True, "severities": (1, 5), "at_once": 3, "advance": told.append}
+    scores = measure(brightness, images, labels, corrupted, perturbed, **options)
+    assert scores.clean == 75
+    assert scores.corrupted == {"fog": {1: 50.0, 5: 0.0}, "snow": {1: 75.0, 5: 75.0}}
+    assert scores.perturbed["tilt"] == {"accuracy": 37.5, "flips": 100.0}
+    assert scores.perturbed["gaussian_noise"] == {"accuracy": 75.0, "flips": 0.0}
+    assert scores.accuracy_c == pytest.approx((25 + 75) / 2)
+    assert scores.at_severity_5 == pytest.approx(37.5)
+    assert scores.accuracy_p == pytest.approx((37.5 + 75) / 2)
+    assert scores.flip_rate == 50
+    assert scores.score == pytest.approx((50 + 56.25) / 2)
+    cells = [f"{name}, severity {severity}" for name in ("fog", "snow") for severity in (1, 5)]
+    assert told == ["clean images", *cells, "tilt", "gaussian_noise"]
+    assert RobustnessScores.from_json(scores.as_json()) == scores
+
+
+def test_what_was_not_measured_is_not_a_number():
+    scores = RobustnessScores(80.0, 10, True, {"fog": {1: 60.0}})
+    assert scores.accuracy_c == 60
+    assert (scores.accuracy_p, scores.flip_rate, scores.score, scores.at_severity_5) == (None, None, None, None)
