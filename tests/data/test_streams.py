@@ -56,6 +56,15 @@ def test_natural_order_and_a_seed_of_its_own():
     assert class_order(many, DataOptions(), 5) != class_order(many, DataOptions(), 1994)
 
 
+def test_the_literatures_sizes_where_nothing_is_given(make_images):
+    source = Source("tiny", make_images(NAMES, 2), make_images(NAMES, 1), 3, ViewOptions(), sizes=(1, 3, 2))
+    assert [len(each) for each in stream(source).task_classes] == [1, 3, 2]
+    assert [len(each) for each in stream(source, tasks=2).task_classes] == [3, 3]
+    assert [len(each) for each in stream(source, base=5, increment=1).task_classes] == [5, 1]
+    other = Source("tiny", make_images(NAMES, 2), make_images(NAMES, 1), 3, ViewOptions(), sizes=(1, 3))
+    assert [len(each) for each in stream(other).task_classes] == [2, 2, 2], "a part of the data set"
+
+
 def test_an_order_from_a_file(source, tmp_path):
     path = tmp_path / "order.txt"
     path.write_text("f\n a \n\nb\ne\nd\nc\n", encoding="utf-8")

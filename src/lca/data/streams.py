@@ -36,7 +36,7 @@ class Stream:
         self.task_classes: list[tuple[str, ...]] = []
         """The classes that are new in every task."""
         start = 0
-        for size in task_sizes(self.classes, options, source.tasks):
+        for size in task_sizes(self.classes, options, source.tasks, source.sizes):
             self.task_classes.append(self.classes[start : start + size])
             start += size
         train = _limit(source.train, options, seed)
@@ -149,12 +149,18 @@ def _order_from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def task_sizes(classes: Sequence[str], options: DataOptions, default_tasks: int) -> list[int]:
-    """Classes per task: a list as given, base + increments (the last may be short), or nearly equal parts; a task per
-    domain where the order is by domains and nothing is given."""
+def task_sizes(
+    classes: Sequence[str], options: DataOptions, default_tasks: int, default_sizes: Sequence[int] = ()
+) -> list[int]:
+    """Classes per task: a list as given, base + increments (the last may be short), or nearly equal parts.
+
+    Where nothing is given: a task per domain if the order is by domains, or else the literature's sizes, if they fit.
+    """
     count = len(classes)
     if options.order == "domains" and options.tasks is None and options.base is None:
         return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
+    if options.tasks is None and options.base is None and sum(default_sizes) == count:
+        return [*default_sizes]
     if options.base is not None and options.increment is not None:
         if options.base > count:
             raise LcaError(f"data.base is {options.base}, but there are only {count} classes")
