@@ -164,7 +164,7 @@ def test_what_is_odd_is_told(tmp_path):
     (place,) = (number for number, line in enumerate(lines) if line.startswith("CHECK: 1 image under several labels"))
     assert f"{tmp_path / 'test' / 'a' / '000.png'} (a)" in lines[place + 1]
     assert f"{tmp_path / 'train' / 'A' / '000.png'} (A)" in lines[place + 1]
-    assert lines[-1] == f"1 other file passed over: {tmp_path / 'train' / 'a' / 'notes.txt'}"
+    assert f"1 other file passed over: {tmp_path / 'train' / 'a' / 'notes.txt'}" in lines
 
 
 def test_a_dangling_link_does_not_end_a_benchmark(tmp_path):

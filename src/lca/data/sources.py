@@ -121,7 +121,7 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     test = read_files(listing["test"], working_size, progress, report, complete=split)
     if report.read:  # else all of it was told before
         every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
-        for line in [*told_copies(train, test, (every["train"], every["test"])), *report.lines()]:
+        for line in [*report.lines(), *told_copies(train, test, (every["train"], every["test"]))]:
             progress.line(line)
     card = read_card("folder")
     return Source(
