@@ -158,7 +158,7 @@ def test_a_missing_recipe_and_a_missing_file(tmp_path):
     with pytest.raises(LcaError, match=rf"there is no recipe 'zzz'; known: .*\w\. {own}$"):
         read_recipe("zzz")
     with pytest.raises(
-        LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper' or 'aper' or 'aper-ssf'\? {own}$"
+        LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper' or .*\? {own}$"
     ):
         read_recipe("pape")
     with pytest.raises(LcaError, match="there is no recipe file"):
