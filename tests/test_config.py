@@ -157,9 +157,7 @@ def test_a_missing_recipe_and_a_missing_file(tmp_path):
     own = r"A recipe of your own is given as a path that ends in \.yaml\."
     with pytest.raises(LcaError, match=rf"there is no recipe 'zzz'; known: .*\w\. {own}$"):
         read_recipe("zzz")
-    with pytest.raises(
-        LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper' or .*\? {own}$"
-    ):
+    with pytest.raises(LcaError, match=rf"there is no recipe 'pape'; did you mean 'paper' or .*\? {own}$"):
         read_recipe("pape")
     with pytest.raises(LcaError, match="there is no recipe file"):
         read_recipe(str(tmp_path / "nothing.yaml"))
