@@ -10,9 +10,10 @@ from torchvision import datasets as torchvision_sets
 
 import trees
 from lca.config import DataOptions
-from lca.data.benchmarks import BENCHMARKS, Listing, _check_tasks, find, verify
+from lca.data.benchmarks import BENCHMARKS, Listing, find
 from lca.data.sources import load_source, read_card, sources
 from lca.data.streams import Stream
+from lca.data.verification import _check_tasks, verify
 from lca.errors import LcaError
 from lca.progress import Progress
 

@@ -11,7 +11,7 @@ from lca.cli.lists import entry, summary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lca.data.benchmarks import Finding
+    from lca.data.verification import Finding
 
 Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for example cifar100.")]
 Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
@@ -104,7 +104,8 @@ def verify_command(
 
       lca datasets verify imagenet_r data/imagenet-r --images
     """
-    from lca.data.benchmarks import benchmark_card, place, verify
+    from lca.data.benchmarks import benchmark_card, place
+    from lca.data.verification import verify
     from lca.progress import choose_progress
 
     benchmark_card(name)

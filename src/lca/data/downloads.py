@@ -21,8 +21,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import lca
-from lca.data.benchmarks import Finding, benchmark_card, torchvision_set, verify
+from lca.data.benchmarks import benchmark_card, torchvision_set
 from lca.data.sources import check_split
+from lca.data.verification import Finding, verify
 from lca.errors import LcaError
 from lca.files import hold, new_folder, write_json
 from lca.progress import Progress

@@ -5,7 +5,7 @@ are permutations. The benchmarks of the literature are in `benchmarks.py`.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -66,6 +66,17 @@ def load_source(options: DataOptions, seed: int, view_size: int, progress: Progr
     if options.split is not None:
         check_split(name, options.split)
     return reader(argument, options, seed, working_size(view_size), progress)
+
+
+def settings(text: str, allowed: Mapping[str, Any], example: str) -> dict[str, str]:
+    """`a=1,b=2` as a mapping."""
+    found = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = (each.strip() for each in item.partition("="))
+        if not equals or not value or key not in allowed:
+            raise LcaError(f"data.source: came {item!r}; expected some of {', '.join(allowed)}, for example {example}")
+        found[key] = value
+    return found
 
 
 def working_size(view_size: int) -> int:
