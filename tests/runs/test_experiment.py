@@ -298,3 +298,33 @@ def test_the_checkpoint_is_a_state_like_any_other(tmp_path):
     state = load_state(tmp_path / "run" / "checkpoint")
     assert state.meta["run"]["done"] == {"observe": 1}
     assert {path.suffix for path in (tmp_path / "run" / "checkpoint").iterdir()} == {".json", ".safetensors"}
+
+
+STREAMS = {
+    "classes come back": {"returning": 0.6},
+    "a long tail": {"long_tail": 6.0},
+    "domains": {"order": "domains"},
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("method", ["im", "mos"])
+def test_every_stream_can_be_run_and_resumed(stream, method, tmp_path):
+    changes = {"data": {**STREAMS[stream], "train_limit": 9, "tasks": None if "domains" in stream else [4, 3, 3]}}
+    recipe = tiny.recipe(changes, method=tiny.method_section(method), training={"epochs": 1})
+    with tiny.tiny_backbone():
+        whole = run(recipe, tmp_path / "whole")
+        usual = run(tiny.recipe(recipe.dump(), data={"returning": 0.0, "long_tail": None}), tmp_path / "usual")
+        while True:
+            try:
+                run(recipe, tmp_path / "sliced", budget=Budget(0))
+                break
+            except BudgetSpent:
+                continue
+    assert tiny.outcome(tmp_path / "whole") == tiny.outcome(tmp_path / "sliced")
+    branch = list(whole["branches"])[-1]
+    if stream in ("classes come back", "a long tail"):
+        assert whole["branches"][branch]["correct"] != usual["branches"][branch]["correct"]
+    if stream == "classes come back":
+        assert whole["data"]["train_images"] == usual["data"]["train_images"] == [9] * 10
+        assert len(log_of(tmp_path / "whole", "learnt")) == 3
