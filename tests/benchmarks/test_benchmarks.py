@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lca.progress import Progress
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -83,3 +85,11 @@ def test_an_unknown_subject_is_a_readable_error(load, capsys):
 
 def test_disagreement_includes_nan(load):
     assert not load("measuring").Agreement(float("nan"), 1.0, "values").holds
+
+
+def test_the_robustness_benchmark_measures_everything_and_shows_it(load):
+    module = load("robustness")
+    results = module.measure({"name": "vit_pico_patch8_64"}, 4, 1, "cpu", Progress(), classes=2)
+    assert len(results["seconds_generating"]["corruptions"]) == 19
+    assert len(results["seconds_generating"]["sequences"]) == 10
+    assert "95 cells of 4 images" in module.show(results)
