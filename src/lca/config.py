@@ -147,6 +147,9 @@ class DataOptions(Options):
     """What the accuracies are measured on. Tuning decisions use `validation`, never `test`."""
     test_share: float = Field(0.2, gt=0, lt=1)
     """For a folder without `train` and `test`: the share of each class, drawn by seed, that becomes the test set."""
+    split_seed: int = Field(0, ge=0)
+    """Seed of that draw. It is not the run's: otherwise one run's test images would be another one's training images,
+    and a choice made on the one would have seen the test of the other."""
     view: ViewChanges = ViewChanges()
     """Crops and flips; what is not given is as the source's card says."""
 

@@ -35,7 +35,7 @@ class TrainingViews:
     """The images of a task, cropped and mirrored anew in every epoch."""
 
     def __init__(self, task: Task, setting: Setting) -> None:
-        self._setting, self._task, self._sizes = setting, task.index, task.train.pixels.sizes
+        self._setting, self._task, self._sizes = setting, task.index, task.train.sizes
         self._pixels = task.train.pixels.to(setting.extractor.compute.device)
         count, device = len(task.train), self._pixels.canvas.device
         self._boxes = torch.zeros(count, 4, dtype=torch.long, device=device)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from lca.config import DataOptions
 from lca.data import cache, sources
+from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -100,7 +101,11 @@ def test_the_key_depends_on_content_names_classes_and_size(tree, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "other count", "no json", "missing part"])
 def test_a_broken_entry_is_thrown_away(tree, monkeypatch, damage):
-    whole, _ = read(tree, monkeypatch)
+    images, _ = read(tree, monkeypatch)
+    copy = Pixels(images.pixels.canvas.clone(), images.pixels.sizes)  # the set itself is a map of the file
+    whole = ImageSet(copy, images.labels, images.classes)
+    del images
+    sources._decoded.clear()
     for entry in [each.path for each in cache.entries()]:
         if damage == "cut":
             content = (entry / "canvas.npy").read_bytes()
@@ -171,7 +176,32 @@ def test_a_folder_that_cannot_be_written(tree, monkeypatch, home):
 def test_clearing(tree, monkeypatch, home):
     assert cache.clear() == 0
     read(tree, monkeypatch)
-    (home / ".abc.1").mkdir()
-    (home / "notes").mkdir()
+    (home / f".{'a' * 40}.{'b' * 32}").mkdir()
+    (home / f".{'a' * 40}.{'b' * 32}" / "canvas.npy").write_bytes(b"half")
+    others = {"notes", ".git", ".ssh", "f" * 39}
+    for name in others:
+        (home / name).mkdir()
+        (home / name / "about.json").write_text("{}")
     assert cache.clear() > 0
-    assert [each.name for each in home.iterdir()] == ["notes"], "what is not ours stays"
+    assert {each.name for each in home.iterdir()} == others, "what is not ours stays"
+
+
+def test_what_a_killed_removal_left_is_not_in_the_way(tree, monkeypatch):
+    read(tree, monkeypatch)
+    for entry in cache.entries():
+        (entry.path / "about.json").unlink()
+    assert read(tree, monkeypatch)[1] == 2
+    assert read(tree, monkeypatch)[1] == 0
+
+
+def test_an_entry_survives_a_failed_look(tree, monkeypatch):
+    read(tree, monkeypatch)
+    plain = np.load
+
+    def failing(*given, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(np, "load", failing)
+    assert cache.load(cache.entries()[0].path.name) is None
+    monkeypatch.setattr(np, "load", plain)
+    assert cache.load(cache.entries()[0].path.name) is not None

@@ -72,12 +72,12 @@ def test_a_folder_with_train_and_test(tmp_path):
 def test_a_folder_with_a_seeded_split(tmp_path):
     for number, name in enumerate("abc"):
         fill(tmp_path / name, 10, number)
-    source, again, other = read(tmp_path, 1), read(tmp_path, 1), read(tmp_path, 2)
+    source, again, other = read(tmp_path, 1), read(tmp_path, 2), read(tmp_path, 1, split_seed=2)
     assert counts(source.test) == [2, 2, 2]
     train, test = set(identities(source.train)), set(identities(source.test))
     assert not train & test
     assert len(train | test) == 30
-    assert identities(again.test) == identities(source.test)
+    assert identities(again.test) == identities(source.test), "the run's seed has no say in what is tested"
     assert identities(other.test) != identities(source.test)
     assert counts(read(tmp_path, test_share=0.5).test) == [5, 5, 5]
 
@@ -208,12 +208,19 @@ def test_a_class_missing_in_one_part_is_an_error(tmp_path):
         read(tmp_path)
 
 
+def test_one_class_is_not_enough_for_a_run(tmp_path):
+    fill(tmp_path / "a", 4)
+    with pytest.raises(LcaError, match="holds the class 'a' only; a run needs two or more"):
+        read(tmp_path)
+
+
 def test_copies_within_a_class_of_a_data_set_stay(tmp_path, capsys):
     fill(tmp_path / "a", 4)
+    fill(tmp_path / "b", 1, 7)
     for path in sorted((tmp_path / "a").iterdir()):
         path.with_name(f"copy-{path.name}").write_bytes(path.read_bytes())
     source = load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, LineProgress())
-    assert len(source.train) + len(source.test) == 8
+    assert len(source.train) + len(source.test) == 9
     assert "exact copies within a class, which count like any other image: 4" in capsys.readouterr().err.splitlines()
 
 

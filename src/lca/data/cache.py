@@ -5,8 +5,10 @@ another entry. It is written beside and renamed, which makes it whole or absent.
 all of them together are larger than the limit.
 """
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,8 @@ FEWEST = 500
 LIMIT = 20e9
 """Bytes of all entries together, where `LCA_CACHE_GB` says nothing."""
 _FORMAT = 1
+_ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{32}")
+"""Names of what is ours in the folder; nothing else is ever touched."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,13 @@ def load(name: str) -> ImageSet | None:
         classes = tuple(about["classes"])
         if not (about["format"] == _FORMAT and len(canvas) == len(sizes) == len(labels) == about["images"]):
             raise ValueError("the parts do not belong together")
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        shutil.rmtree(path, ignore_errors=True)  # what is left of one would be in the way of the next
+        return None
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # a cache that others own
         os.utime(path / "about.json")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        shutil.rmtree(path, ignore_errors=True)
-        return None
     return ImageSet(Pixels(torch.from_numpy(canvas), _tensor(sizes)), _tensor(labels), classes)
 
 
@@ -113,7 +118,7 @@ def save(name: str, images: ImageSet, progress: Progress) -> None:
 def entries() -> list[Entry]:
     """All entries, the least recently used first."""
     found = []
-    for about in sorted(folder().glob("[!.]*/about.json")):
+    for about in (each / "about.json" for each in _ours(_ENTRY)):
         try:
             images = json.loads(about.read_text(encoding="utf-8"))["images"]
             size = sum(each.stat().st_size for each in about.parent.iterdir())
@@ -125,12 +130,18 @@ def entries() -> list[Entry]:
 
 def clear() -> int:
     """Remove everything, also what was left half-written; returns the bytes that are free now."""
-    size = sum(entry.bytes for entry in entries())
-    home = folder()
-    for path in list(home.iterdir()) if home.is_dir() else ():
-        if (path / "about.json").exists() or path.name.startswith("."):
-            shutil.rmtree(path, ignore_errors=True)
+    paths = [*_ours(_ENTRY), *_ours(_UNFINISHED)]
+    size = sum(file.stat().st_size for path in paths for file in path.iterdir())
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
     return size
+
+
+def _ours(name: re.Pattern[str]) -> list[Path]:
+    """What lies in the folder under such a name."""
+    home = folder()
+    found = sorted(home.iterdir()) if home.is_dir() else []
+    return [path for path in found if name.fullmatch(path.name) and path.is_dir()]
 
 
 def _make_room(size: int) -> None:

@@ -51,7 +51,9 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
         by_class: dict[str, list[ImageLike]] = {each: [] for each in classes}
         for picture, own in pairs[train]:
             by_class[own].append(picture)
-        parts = seeded_split({each: own for each, own in by_class.items() if own}, options.test_share, seed)
+        parts = seeded_split(
+            {each: own for each, own in by_class.items() if own}, options.test_share, options.split_seed
+        )
         listed = [[(picture, each) for each, own in parts[part].items() for picture in own] for part in PARTS]
     else:
         listed = [pairs[train], pairs[test]]

@@ -68,6 +68,12 @@ class ImageSet:
         return pixels if self._rows is None else pixels[self._rows]
 
     @property
+    def sizes(self) -> Tensor:
+        """(n, 2): height and width of every image, without reading any."""
+        sizes = self._open()[0].sizes
+        return sizes if self._rows is None else sizes[self._rows]
+
+    @property
     def labels(self) -> Tensor:
         """(n,) positions in `classes`."""
         return self._open()[1]

@@ -127,9 +127,11 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
     if not split:
-        listing = seeded_split(listing["all"], options.test_share, seed)
+        listing = seeded_split(listing["all"], options.test_share, options.split_seed)
     train = read_files(listing["train"], working_size, progress, report, complete=True)
     test = read_files(listing["test"], working_size, progress, report, complete=split)
+    if len(classes) < 2:
+        raise LcaError(f"{root} holds the class {classes[0]!r} only; a run needs two or more")
     if report.read:  # else all of it was told before
         every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
         for line in [*report.lines(), *told_copies(train, test, (every["train"], every["test"]))]:
@@ -206,6 +208,7 @@ def _kept_or_decoded(
         kept = _decode(files, working_size, progress, report, complete)
         if len(kept) == count:
             cache.save(name, kept, progress)
+            kept = cache.load(name) or kept  # from now on the disk holds the pixels, not the memory
     return kept
 
 

@@ -145,7 +145,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     if not results_path.exists() or not predictions.exists():
         raise LcaError(f"{folder} {_what_is_missing(folder)}")
     results = read_json(results_path)
-    if results["format"] != FORMAT:
+    if results.get("format") != FORMAT:
         raise LcaError(f"{results_path} has format {results['format']}, this version reads {FORMAT}")
     tensors, data = load_tensors(predictions), results["data"]
     after = [
