@@ -403,3 +403,11 @@ def test_the_cache_of_decoded_images(lca, tmp_path, monkeypatch):
     assert "ffffffffffff       600 images         3.6 MB  used 20" in out
     assert lca("cache", "--clear")[1] == f"3.6 MB removed from {tmp_path / 'cache'}\n"
     assert "0 set(s)" in lca("cache")[1]
+
+
+def test_the_folder_of_a_run_is_no_model_but_holds_some(lca, recipe, tmp_path):
+    assert lca("run", recipe(), "--out", "here", "-q")[0] == 0
+    (tmp_path / "photo.png").write_bytes(b"")
+    code, _, err = lca("predict", "here", "photo.png")
+    assert code == 2
+    assert "here is the folder of a run; its last model is here/models/task-01" in err

@@ -75,6 +75,8 @@ def test_a_table_a_file_and_a_radar(lca, model):
     assert code == 0
     assert "other" in out
     assert "+0.0" in out
+    err = lca("robustness", "model", *words, "--against", "one.json", "--seed", "3", "-q")[2]
+    assert "not measured alike: seed differ" in err
     with Image.open(model / "radar.png") as picture:
         assert picture.size == (1050, 900)
 
@@ -89,7 +91,13 @@ def test_published_files(lca, model):
     np.save(files / "labels.npy", np.tile(labels, 5))
     np.save(files / "fog.npy", np.concatenate([np.stack(pictures)] * 4 + [np.stack(pictures[::-1])]))
     np.save(files / "tilt.npy", np.stack([np.stack(pictures)] * 3, axis=1))
-    found = facts(lca, "photos", "--files", "published")
+    sequences = model / "sequences"
+    sequences.mkdir()
+    (files / "tilt.npy").rename(sequences / "tilt.npy")
+    code, _, err = lca("robustness", "model", "photos", "--files", "published", "--kind", "c")
+    assert code == 0
+    assert "only 1 corruptions are there; missing: gaussian_noise" in err
+    found = facts(lca, "photos", "--files", "published", "--files", "sequences")
     assert found["generated"] is False
     assert [found["corrupted"]["fog"][each] for each in "1234"] == [found["clean"]] * 4
     assert found["corrupted"]["fog"]["5"] < found["clean"]
@@ -97,11 +105,15 @@ def test_published_files(lca, model):
 
 
 def test_mistakes(lca, model):
+    (model / "other.json").write_text('{"clean": 3}')
     for words, message in (
         (("photos", "--kind", "x"), "--kind takes c, p or cp"),
         (("photos", "--only", "rain"), "'rain' is no corruption"),
         (("nowhere",), "there is no folder nowhere"),
-        (("photos", "--files", "photos"), "holds none of the published arrays"),
+        (("photos", "--files", "photos"), "there is no photos/labels.npy"),
+        (("photos", "--files", "nowhere"), "there is no folder nowhere"),
+        (("photos", "--kind", "p", "--only", "fog"), "no corruption and no sequence to measure"),
+        (("photos", "--only", "fog", "--against", "other.json"), "this is another file"),
         (("photos", "--files", "photos", "--limit", "3"), "do not go together"),
         (("photos", "--branch", "best", "--only", "fog"), "there is no branch 'best'"),
     ):

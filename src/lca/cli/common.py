@@ -20,5 +20,8 @@ def check_model(model: Path) -> None:
     from lca.files import has_state
 
     if not has_state(model):
+        inside = sorted(path for path in (model / "models").glob("*") if has_state(path))
+        if inside:
+            raise LcaError(f"{model} is the folder of a run; its last model is {inside[-1]}")
         what = "is no model: it holds no state.json" if model.exists() else "does not exist"
         raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")

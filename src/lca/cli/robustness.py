@@ -29,9 +29,9 @@ def robustness_command(
         list[int], typer.Option("--severity", min=1, max=5, help="Only this severity; may be repeated.")
     ] = [],  # noqa: B006
     files: Annotated[
-        Path | None,
-        typer.Option("--files", metavar="FOLDER", help="Published arrays (CIFAR-100-C, -P) of these very images."),
-    ] = None,
+        list[Path],
+        typer.Option("--files", metavar="FOLDER", help="Published arrays (CIFAR-100-C, -P); may be repeated."),
+    ] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only this many images, drawn by seed.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the generated damage.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write all numbers as JSON.")] = None,
@@ -58,7 +58,7 @@ def robustness_command(
 
       lca robustness other-model photos/test --against robust.json --radar radar.png
 
-      lca robustness my-model cifar100:data --files CIFAR-100-C --kind c
+      lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
     """
     import json
 
@@ -79,7 +79,7 @@ def robustness_command(
     learner = load_model(model, device, weights, progress)
     images = _images(data, learner, progress)
     if limit is not None and limit < len(images):
-        if files is not None:
+        if files:
             raise LcaError("--limit and --files do not go together: the published arrays are of all images")
         order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))
         images = images.subset(order[:limit].sort().values)
@@ -94,7 +94,11 @@ def robustness_command(
         files=files,
         progress=progress,
     )
-    facts = scores.as_json()
+    facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": branch or learner.branch}
+    if against is not None:
+        theirs = read_json(against)
+        if unlike := [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]:
+            progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
     if out is not None:
         write_json(out, facts)
     if radar is not None:
@@ -109,9 +113,13 @@ def _images(data: str, learner: Any, progress: Any) -> Any:
     from lca.data.sources import load_source, sources
 
     if data.partition(":")[0] in sources and not Path(data).exists():
-        options = DataOptions(source=data)
+        same = learner.recipe.data.source == data  # then what was held out for testing is held out here
+        options = learner.recipe.data if same else DataOptions(source=data)
         return load_source(options, learner.recipe.seed, learner.extractor.preprocessing.size, progress).test
-    return read_class_folders(Path(data), learner.working_size, progress)[0]
+    images, report = read_class_folders(Path(data), learner.working_size, progress)
+    for line in report.lines():
+        progress.warning(line)
+    return images
 
 
 def _print(scores: Any, other: Any) -> None:

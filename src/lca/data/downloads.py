@@ -104,7 +104,10 @@ def get(name: str, target: Path, split: str | None, progress: Progress) -> list[
             )
         path = target / archive.file
         if not (path.exists() and archive.md5 is not None and _md5(path, progress) == archive.md5):
-            path.unlink(missing_ok=True)
+            if path.exists():
+                aside = path.with_name(f"{path.name}.wrong")
+                path.replace(aside)
+                progress.warning(f"{path} is not the original archive (its checksum differs); it is now {aside.name}")
             try:
                 fetch(archive.url, path, archive.md5, progress)
             except LcaError as error:
@@ -152,12 +155,12 @@ def _fetch_part(url: str, part: Path, progress: Progress) -> None:
         except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         came = part.stat().st_size if part.exists() else 0
-        failed, wait = (1, WAIT) if came > before else (failed + 1, 2 * wait)
+        failed, wait = (1, WAIT) if came > before else (failed + 1, WAIT * 2**failed)
         if failed >= TRIES:
             kept = f"{came} bytes came and are kept in {part}; give the same command again to go on" if came else ""
             raise LcaError(f"{url} could not be downloaded: {reason}. {kept or 'Check the network'}")
         progress.line(f"{reason} after {came} bytes; trying again")
-        time.sleep(wait if failed > 1 else WAIT)
+        time.sleep(wait)
 
 
 def _receive(url: str, part: Path, progress: Progress) -> bool:

@@ -44,12 +44,12 @@ def robustness(
     severities: Sequence[int] = corruptions.SEVERITIES,
     seed: int = 0,
     branch: str | None = None,
-    files: Path | None = None,
+    files: Sequence[Path] = (),
     progress: Progress | None = None,
 ) -> RobustnessScores:
     """Score a model on labelled images whose classes it knows.
 
-    `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, a folder with the
+    `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, folders with the
     published arrays for these very images, in their order, they are read instead of generated.
     """
     if unknown := [name for name in images.classes if name not in model.classes]:
@@ -76,18 +76,26 @@ def robustness(
 
     every_c: dict[str, Callable[[int], Tensor]] = {}
     every_p: dict[str, Callable[[Tensor], Tensor]] = {}
-    if files is None:
+    if not files:
         every_c = {name: partial(corrupt, whole, name, seed=seed) for name in corruptions.NAMES}
         every_p = {name: partial(sequences, name) for name in perturbations.NAMES}
-    else:
-        every_c = corrupted_files(files, images.labels) if "c" in kinds and (files / "labels.npy").exists() else {}
-        every_p = perturbed_files(files, len(labels)) if "p" in kinds else {}
+    for folder in files:
+        if not folder.is_dir():
+            raise LcaError(f"there is no folder {folder}; expected the unpacked archive of CIFAR-100-C or -P")
+        found_p = perturbed_files(folder, len(labels))
+        every_p |= found_p
+        if "c" in kinds and (not found_p or (folder / "labels.npy").exists()):  # -P has no labels
+            every_c |= corrupted_files(folder, images.labels)
     corrupted = {name: make for name, make in every_c.items() if "c" in kinds and name in (names or corruptions.NAMES)}
     perturbed = {
         name: make for name, make in every_p.items() if "p" in kinds and name in (names or perturbations.STANDARD)
     }
-    if files is not None and not corrupted and not perturbed:
-        raise LcaError(f"{files} holds none of the published arrays that were asked for, such as fog.npy")
+    if not corrupted and not perturbed:
+        where = ", ".join(map(str, files)) if files else "what was asked for"
+        raise LcaError(f"{where} holds no corruption and no sequence to measure; look at --kind and --only")
+    if files and "c" in kinds and 0 < len(corrupted) < len(names or corruptions.NAMES):
+        missing = [name for name in names or corruptions.NAMES if name not in corrupted]
+        progress.warning(f"only {len(corrupted)} corruptions are there; missing: {', '.join(missing)}")
     steps = 1 + len(corrupted) * len(severities) + len(perturbed)
     done = 0
     with progress.task("robustness", steps) as advance:
@@ -99,5 +107,5 @@ def robustness(
             done += 1
 
         return measure(
-            answer, whole, labels, corrupted, perturbed, generated=files is None, severities=severities, advance=told
+            answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=told
         )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lca.errors import LcaError
 from lca.robustness.corruptions import SEVERITIES
 from lca.robustness.perturbations import NOISE
 
@@ -73,8 +74,11 @@ class RobustnessScores:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RobustnessScores":
-        corrupted = {name: {int(k): v for k, v in each.items()} for name, each in content["corrupted"].items()}
-        return cls(content["clean"], content["images"], content["generated"], corrupted, dict(content["perturbed"]))
+        try:
+            corrupted = {name: {int(k): v for k, v in each.items()} for name, each in content["corrupted"].items()}
+            return cls(content["clean"], content["images"], content["generated"], corrupted, dict(content["perturbed"]))
+        except (KeyError, AttributeError, TypeError, ValueError):
+            raise LcaError("expected the numbers that `lca robustness --out` writes; this is another file") from None
 
 
 def accuracy(answers: Tensor, labels: Tensor) -> float:
