@@ -148,6 +148,10 @@ def test_what_is_no_finished_run_is_said(tmp_path):
     (tmp_path / "run" / "predictions.safetensors").unlink()
     with pytest.raises(LcaError, match="has no predictions"):
         read_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "results.json", {"clean": 3})
+    (tmp_path / "run" / "predictions.safetensors").touch()
+    with pytest.raises(LcaError, match="has format None"):
+        read_run(tmp_path / "run")
     write_json(tmp_path / "run" / "results.json", {"format": 99})
     (tmp_path / "run" / "predictions.safetensors").write_bytes(b"")
     with pytest.raises(LcaError, match="has format 99"):

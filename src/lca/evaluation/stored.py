@@ -145,8 +145,8 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     if not results_path.exists() or not predictions.exists():
         raise LcaError(f"{folder} {_what_is_missing(folder)}")
     results = read_json(results_path)
-    if results.get("format") != FORMAT:
-        raise LcaError(f"{results_path} has format {results['format']}, this version reads {FORMAT}")
+    if (came := results.get("format")) != FORMAT:
+        raise LcaError(f"{results_path} has format {came}, this version reads {FORMAT}")
     tensors, data = load_tensors(predictions), results["data"]
     after = [
         {key.removeprefix(f"{task}/"): each for key, each in tensors.items() if key.startswith(f"{task}/")}
