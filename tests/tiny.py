@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,6 +190,23 @@ def outcome(folder: Path) -> dict[str, Any]:
     files = [folder / "predictions.safetensors", *sorted((folder / "models").rglob("*"))]
     content = {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
     return {"results": results, "files": content}
+
+
+@contextmanager
+def counted_passes(training: bool = False) -> Iterator[Counter[str]]:
+    """Counts what goes through a transformer within: its `calls`, and `images`. Without the passes of training unless
+    they are asked for."""
+    found: Counter[str] = Counter()
+
+    def count(module: torch.nn.Module, arguments: Any, _: Any) -> None:
+        if isinstance(module, PatchEmbed) and (training or not module.training):  # every pass begins there
+            found.update(calls=1, images=len(arguments[0]))
+
+    handle = register_module_forward_hook(count)
+    try:
+        yield found
+    finally:
+        handle.remove()
 
 
 # Killing

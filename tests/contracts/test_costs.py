@@ -1,9 +1,6 @@
 """What `lca methods` says a method costs, over every method: the bytes it stores, and its passes per answer."""
 
 import pytest
-import torch
-from timm.layers import PatchEmbed
-from torch.nn.modules.module import register_module_forward_hook
 
 import tiny
 from lca.methods import methods
@@ -35,16 +32,7 @@ def test_the_bytes_are_foretold(variant):
 
 @pytest.mark.parametrize("name", list(methods))
 def test_the_passes_are_as_many_as_said(name):
-    model, passes = taught(name), []
-
-    def count(module, *_):
-        if isinstance(module, PatchEmbed):
-            passes.append(1)
-
-    hook = register_module_forward_hook(count)
-    try:
-        with torch.no_grad():
-            model.features(tiny.images({"3": 4}, skip=20))
-    finally:
-        hook.remove()
-    assert len(passes) == PASSES[methods[name].info.passes]
+    model = taught(name)
+    with tiny.counted_passes(training=True) as passes:
+        model.features(tiny.images({"3": 4}, skip=20))
+    assert passes["calls"] == PASSES[methods[name].info.passes]

@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from timm.layers import PatchEmbed
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_hook
 
 import tiny
 from lca import export as shipping
@@ -143,25 +141,14 @@ def test_subspaces_start_from_the_initial_values_and_stay_frozen():
 
 @pytest.mark.parametrize("branch", [False, True])
 def test_no_image_goes_through_a_subspace_twice(tmp_path, branch):
-    passes = 0
-
-    def count(module, arguments, _):
-        nonlocal passes
-        if isinstance(module, PatchEmbed) and not module.training:
-            passes += len(arguments[0])
-
     recipe = tiny.recipe(ADAPTER, method={"name": "ease", "beta": 1.0 if branch else None}, keep_models="none")
-    with tiny.tiny_backbone():
-        handle = register_module_forward_hook(count)
-        try:
-            data = run(recipe, tmp_path / "run")["data"]
-        finally:
-            handle.remove()
+    with tiny.tiny_backbone(), tiny.counted_passes() as passes:
+        data = run(recipe, tmp_path / "run")["data"]
     assert data["task_sizes"] == [3, 1, 2, 4]
     subspaces = [number + branch for number in (1, 1, 2, 3)]  # when each task's images come
     train = torch.tensor(data["train_images"]).split(data["task_sizes"])
     expected = sum(int(counts.sum()) * each for counts, each in zip(train, subspaces, strict=True))
-    assert passes == expected + subspaces[-1] * sum(data["test_images"])
+    assert passes["images"] == expected + subspaces[-1] * sum(data["test_images"])
 
 
 def test_a_class_that_returns_stays_at_home_and_its_means_combine():

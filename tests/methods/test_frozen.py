@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from timm.layers import PatchEmbed
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_hook
 
 import tiny
 from lca.methods import methods
@@ -95,20 +93,9 @@ def test_the_head_option_of_aper_changes_what_is_tuned():
 @pytest.mark.parametrize("method", FROZEN)
 def test_no_test_image_is_seen_twice(tmp_path, method):
     """Every part of its feature is computed once for an image, whatever is learnt later."""
-    passes = 0
-
-    def count(module, arguments, _):
-        nonlocal passes
-        if isinstance(module, PatchEmbed) and not module.training:
-            passes += len(arguments[0])
-
     recipe = tiny.recipe(method={"name": method}, keep_models="none")
-    with tiny.tiny_backbone():
-        handle = register_module_forward_hook(count)
-        try:
-            results = run(recipe, tmp_path / "run")
-        finally:
-            handle.remove()
+    with tiny.tiny_backbone(), tiny.counted_passes() as passes:
+        results = run(recipe, tmp_path / "run")
     images = sum(results["data"]["train_images"]) + sum(results["data"]["test_images"])
     parts = 2 if method == "aper" else 1
-    assert passes == parts * images
+    assert passes["images"] == parts * images

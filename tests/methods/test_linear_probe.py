@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from timm.layers import PatchEmbed
 from torch import nn
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_hook
 
 import tiny
 from lca.data.streams import Task
@@ -108,22 +106,11 @@ def test_the_tuner_is_never_changed_and_not_stored(tuner):
 
 
 def test_a_training_image_goes_through_the_transformer_once_per_task():
-    passes = 0
-
-    def count(module, arguments, _):
-        nonlocal passes
-        if isinstance(module, PatchEmbed):
-            passes += len(arguments[0])
-
     model = make({"training": {"epochs": 4}})
-    handle = register_module_forward_hook(count)
-    try:
-        for number, counts in enumerate(TASKS):
-            passes = 0
+    for number, counts in enumerate(TASKS):
+        with tiny.counted_passes(training=True) as passes:
             model.learn(tiny.task(number, counts))
-            assert passes == sum(counts.values())
-    finally:
-        handle.remove()
+        assert passes["images"] == sum(counts.values())
 
 
 def test_old_rows_stay_as_they_were_trained():

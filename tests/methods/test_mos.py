@@ -4,9 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from timm.layers import PatchEmbed
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import tiny
@@ -361,24 +359,13 @@ def test_a_state_from_the_middle_of_a_task_goes_on_as_if_nothing_had_been():
 
 
 def test_no_test_image_goes_through_a_subspace_twice(tmp_path):
-    passes = 0
-
-    def count(module, arguments, _):
-        nonlocal passes
-        if isinstance(module, PatchEmbed) and not module.training:
-            passes += len(arguments[0])
-
     recipe = tiny.recipe(ADAPTER, method={"name": "mos", "align": ["none"]}, keep_models="none")
-    with tiny.tiny_backbone():
-        handle = register_module_forward_hook(count)
-        try:
-            data = run(recipe, tmp_path / "run")["data"]
-        finally:
-            handle.remove()
+    with tiny.tiny_backbone(), tiny.counted_passes() as passes:
+        data = run(recipe, tmp_path / "run")["data"]
     assert data["task_sizes"] == [3, 1, 2, 4]
     train = [int(each.sum()) for each in torch.tensor(data["train_images"]).split(data["task_sizes"])]
     expected = train[0] + train[1] + 2 * (train[2] + train[3])  # at home, and in the first subspace
-    assert passes == expected + 3 * sum(data["test_images"])
+    assert passes["images"] == expected + 3 * sum(data["test_images"])
 
 
 @pytest.mark.parametrize("tuning", ["adapter", "vpt"])

@@ -6,9 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from timm.layers import PatchEmbed
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_hook
 
 import tiny
 from lca import export as shipping
@@ -269,24 +267,13 @@ def test_a_state_from_the_middle_of_a_task_goes_on_as_if_nothing_had_been():
 
 
 def test_no_test_image_goes_through_a_tasks_subspace_twice(tmp_path):
-    passes = 0
-
-    def count(module, arguments, _):
-        nonlocal passes
-        if isinstance(module, PatchEmbed) and not module.training:
-            passes += len(arguments[0])
-
     recipe = tiny.recipe(ADAPTER, method={"name": "tuna", "align": ["none"]}, keep_models="none")
-    with tiny.tiny_backbone():
-        handle = register_module_forward_hook(count)
-        try:
-            data = run(recipe, tmp_path / "run")["data"]
-        finally:
-            handle.remove()
+    with tiny.tiny_backbone(), tiny.counted_passes() as passes:
+        data = run(recipe, tmp_path / "run")["data"]
     assert data["task_sizes"] == [3, 1, 2, 4]
     test = [int(each.sum()) for each in torch.tensor(data["test_images"]).split(data["task_sizes"])]
     universal = sum(test[:3]) + sum(test)  # it is new after the third task, and after the fourth
-    assert passes == sum(data["train_images"]) + 3 * sum(test) + universal
+    assert passes["images"] == sum(data["train_images"]) + 3 * sum(test) + universal
 
 
 @pytest.mark.parametrize("tuning", ["adapter", "vpt"])
