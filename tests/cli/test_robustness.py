@@ -78,7 +78,7 @@ def test_a_table_a_file_and_a_radar(lca, model):
     err = lca("robustness", "model", *words, "--against", "one.json", "--seed", "3", "-q")[2]
     assert "not measured alike: seed differ" in err
     with Image.open(model / "radar.png") as picture:
-        assert picture.size == (1050, 900)
+        assert picture.size == (1200, 900)
 
 
 def test_published_files(lca, model):

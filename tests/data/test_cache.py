@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 
 import numpy as np
 import pytest
@@ -205,3 +206,13 @@ def test_an_entry_survives_a_failed_look(tree, monkeypatch):
     assert cache.load(cache.entries()[0].path.name) is None
     monkeypatch.setattr(np, "load", plain)
     assert cache.load(cache.entries()[0].path.name) is not None
+
+
+def test_what_a_killed_writer_left_goes_after_a_day(tree, monkeypatch, home):
+    left = {age: home / f".{age * 40}.{'b' * 32}" for age in "01"}
+    for age, path in left.items():
+        path.mkdir(parents=True)
+        os.utime(path, (time.time() - 90000 * int(age),) * 2)
+    read(tree, monkeypatch)
+    assert left["0"].exists(), "somebody may be writing it"
+    assert not left["1"].exists()

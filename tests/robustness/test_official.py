@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.robustness.official import corrupted_files, is_official, perturbed_files
+from lca.robustness.official import corrupted_files, perturbed_files
 
 LABELS = torch.tensor([2, 0, 1, 1])
 
@@ -21,7 +21,6 @@ def folder(tmp_path):
 
 
 def test_images_come_by_severity_and_sequences_by_number(folder):
-    assert is_official(folder)
     fog, tilt = np.load(folder / "fog.npy"), np.load(folder / "tilt.npy")
     found = corrupted_files(folder, LABELS)
     assert list(found) == ["fog"]
@@ -49,4 +48,3 @@ def test_files_that_do_not_fit(folder):
     (folder / "labels.npy").unlink()
     with pytest.raises(LcaError, match=r"there is no .*labels\.npy"):
         corrupted_files(folder, LABELS)
-    assert not is_official(folder / "nothing")

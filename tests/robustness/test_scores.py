@@ -47,8 +47,8 @@ def test_a_whole_measurement_by_hand():
     assert scores.accuracy_p == pytest.approx((37.5 + 75) / 2)
     assert scores.flip_rate == 50
     assert scores.score == pytest.approx((50 + 56.25) / 2)
-    cells = [f"{name}, severity {severity}" for name in ("fog", "snow") for severity in (1, 5)]
-    assert told == ["clean images", *cells, "tilt", "gaussian_noise"]
+    assert told == [1] * 7, "clean, two corruptions in two severities, two sequences"
+    assert scores.by_corruption() == {"fog": 25.0, "snow": 75.0}
     assert RobustnessScores.from_json(scores.as_json()) == scores
 
 

@@ -74,7 +74,8 @@ def robustness_command(
 
     if not kind or set(kind) - set("cp"):
         raise LcaError(f"--kind takes c, p or cp; came {kind!r}")
-    other = RobustnessScores.from_json(read_json(against)) if against is not None else None
+    theirs = None if against is None else read_json(against)
+    other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
     learner = load_model(model, device, weights, progress)
     images = _images(data, learner, progress)
@@ -95,10 +96,9 @@ def robustness_command(
         progress=progress,
     )
     facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": branch or learner.branch}
-    if against is not None:
-        theirs = read_json(against)
-        if unlike := [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]:
-            progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
+    alike = ("data", "images", "seed", "generated")
+    if theirs is not None and (unlike := [key for key in alike if facts[key] != theirs.get(key)]):
+        progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
     if out is not None:
         write_json(out, facts)
     if radar is not None:
@@ -133,14 +133,13 @@ def _print(scores: Any, other: Any) -> None:
     where = "generated" if scores.generated else "published files"
     print(f"{scores.images} images, {where}; accuracies")
     line("clean", scores.clean, other and other.clean)
-    for name, by_severity in scores.corrupted.items():
-        mean = sum(by_severity.values()) / len(by_severity)
-        theirs = other and other.corrupted.get(name)
-        each = " ".join(f"{value:5.1f}" for value in by_severity.values())
-        line(name, mean, theirs and sum(theirs.values()) / len(theirs), f"   by severity {each}")
-    for name, each in scores.perturbed.items():
-        theirs = other and other.perturbed.get(name)
-        line(f"{name}, frames", each["accuracy"], theirs and theirs["accuracy"], f"   flips {each['flips']:.1f} %")
+    theirs = {} if other is None else other.by_corruption()
+    for name, mean in scores.by_corruption().items():
+        each = " ".join(f"{value:5.1f}" for value in scores.corrupted[name].values())
+        line(name, mean, theirs.get(name), f"   by severity {each}")
+    for name, own in scores.perturbed.items():
+        beside = {} if other is None else other.perturbed.get(name, {})
+        line(f"{name}, frames", own["accuracy"], beside.get("accuracy"), f"   flips {own['flips']:.1f} %")
     for what in ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "score"):
         line(what.replace("_", " "), getattr(scores, what), other and getattr(other, what))
 
@@ -149,12 +148,10 @@ def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None
     from lca.report.figures import robustness_radar
 
     def by_kind(each: Any) -> dict[str, float]:
-        means = {name: sum(values.values()) / len(values) for name, values in each.corrupted.items()}
-        return means | {f"{name}, frames": values["accuracy"] for name, values in each.perturbed.items()}
+        frames = {f"{name}, frames": values["accuracy"] for name, values in each.perturbed.items()}
+        return {**each.by_corruption(), **frames}
 
     models = {model.name: by_kind(scores)}
     if other is not None and against is not None:
         models[against.stem] = by_kind(other)
-    if not by_kind(scores):
-        raise LcaError("there is nothing to draw: no kind of damage was measured")
     robustness_radar(models, path, "accuracy on damaged images (%)")

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ LIMIT = 20e9
 _FORMAT = 1
 _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{32}")
 """Names of what is ours in the folder; nothing else is ever touched."""
+_ABANDONED = 86400.0
+"""Seconds after which an entry that was never finished is nobody's any more."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def key(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
 def load(name: str) -> ImageSet | None:
     """The set of that key, if it is there; one that is not whole is thrown away."""
     path = folder() / name
+    if not path.is_dir():
+        return None
     try:
         about = json.loads((path / "about.json").read_text(encoding="utf-8"))
         canvas = np.load(path / "canvas.npy", mmap_mode="c")  # private: what is written stays in this process
@@ -145,7 +150,10 @@ def _ours(name: re.Pattern[str]) -> list[Path]:
 
 
 def _make_room(size: int) -> None:
-    """Remove the least recently used entries until one of this size fits."""
+    """Remove the least recently used entries until one of this size fits, and what writers that were killed left."""
+    for path in _ours(_UNFINISHED):
+        if time.time() - path.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(path, ignore_errors=True)
     there = entries()
     total = sum(entry.bytes for entry in there)
     for entry in there:

@@ -28,11 +28,16 @@ class Preprocessing:
 
 def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
     """The central square that spans `centre_crop` of the shorter side, resized and scaled: (n, 3, size, size)."""
+    return _scale(evaluation_crop(pixels, preprocessing, centre_crop), preprocessing)
+
+
+def evaluation_crop(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
+    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]."""
     sizes = pixels.sizes
     side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
     corner = (sizes - side[:, None]) // 2
     boxes = torch.cat([corner, side[:, None], side[:, None]], dim=1)
-    return _scale(resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation), preprocessing)
+    return resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation)
 
 
 def training_view(pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing) -> Tensor:

@@ -58,20 +58,30 @@ def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, titl
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.projections.polar import PolarAxes
 
     first, *others = models.values()
     kinds = [kind for kind in first if all(kind in other for other in others)]
     angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
-    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained", subplot_kw={"projection": "polar"})
+    figure = pyplot.figure(figsize=(8, 6), layout="constrained")
+    axes = PolarAxes(figure, 111)
+    figure.add_subplot(axes)
     for number, (name, values) in enumerate(models.items()):
         line = [values[kind] for kind in kinds]
         colour = PALETTE[number % len(PALETTE)]
         axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, color=colour, marker=MARKERS[number % 8])
         axes.fill(angles, line, color=colour, alpha=0.08)
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
     axes.set_xticks(angles, [kind.replace("_", " ") for kind in kinds], fontsize=8)
+    for angle, label in zip(angles, axes.get_xticklabels(), strict=True):  # beside the circle, not on it
+        sideways = math.sin(angle)
+        label.set_horizontalalignment("center" if abs(sideways) < 0.05 else "left" if sideways > 0 else "right")
     axes.set_ylim(0, 100)
+    axes.set_rlabel_position(180 / len(kinds))  # between the first two axes
+    axes.tick_params(axis="y", labelsize=8, labelcolor="grey")
     axes.set_title(title)
-    axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.15, -0.1))
+    axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(-0.25, -0.08))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

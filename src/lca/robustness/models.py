@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lca.classifier import ContinualClassifier
 from lca.data.images import ImageSet, Pixels
-from lca.data.views import resize_crops
-from lca.errors import LcaError
+from lca.data.views import evaluation_crop
+from lca.errors import LcaError, nearest
 from lca.progress import Progress
 from lca.robustness import corruptions, perturbations
 from lca.robustness.corruptions import corrupt
@@ -19,20 +19,15 @@ from lca.robustness.perturbations import perturb
 from lca.robustness.scores import RobustnessScores, measure
 
 
-def prepared(images: ImageSet, model: ContinualClassifier) -> Tensor:
-    """Images (n, 3, h, w) of one size in uint8: as they are where all have the same, or else as the model sees them,
-    which is the centre square at its input size."""
-    pixels = images.pixels
+def prepared(images: ImageSet, model: ContinualClassifier) -> tuple[Tensor, float]:
+    """Images (n, 3, h, w) of one size in uint8, and the centre crop with which the model is to look at them: images as
+    they are where all have one size, or else what the model sees of them."""
+    pixels, centre_crop = images.pixels, model.view.centre_crop
     if len(pixels.sizes.unique(dim=0)) == 1:
         height, width = pixels.sizes[0].tolist()
-        return pixels.canvas[:, :, :height, :width]
-    scaling, rows = model.extractor.preprocessing, []
-    for index in torch.arange(len(pixels)).split(256):
-        part = pixels[index]
-        side = (model.view.centre_crop * part.sizes.amin(1)).round().clamp(min=1).long()
-        boxes = torch.cat([(part.sizes - side[:, None]) // 2, side[:, None], side[:, None]], dim=1)
-        rows.append(resize_crops(part, boxes, scaling.size, scaling.interpolation).round().byte())
-    return torch.cat(rows)
+        return pixels.canvas[:, :, :height, :width], centre_crop
+    scaling, parts = model.extractor.preprocessing, torch.arange(len(pixels)).split(256)
+    return torch.cat([evaluation_crop(pixels[part], scaling, centre_crop).round().byte() for part in parts]), 1.0
 
 
 def robustness(
@@ -54,11 +49,13 @@ def robustness(
     """
     if unknown := [name for name in images.classes if name not in model.classes]:
         raise LcaError(f"the model never learnt {unknown[0]!r}; it knows {', '.join(model.classes[:5])}, ...")
-    progress = progress or Progress()
+    if wrong := [name for name in names if name not in (*corruptions.NAMES, *perturbations.NAMES)]:
+        known = sorted({*corruptions.NAMES, *perturbations.NAMES})
+        raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; {nearest(wrong[0], known)}")
+    progress, device = progress or Progress(), model.compute.device
     labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
-    whole, device = prepared(images, model).to(model.compute.device), model.compute.device
-    resized = len(images.pixels.sizes.unique(dim=0)) > 1
-    crop = 1.0 if resized else model.view.centre_crop
+    whole, crop = prepared(images, model)
+    whole = whole.to(device)
 
     def answer(part: Tensor) -> Tensor:
         pixels = Pixels(part.to(device), torch.tensor(part.shape[2:]).expand(len(part), 2))
@@ -67,9 +64,6 @@ def robustness(
             return model.logits(model.features(pixels), branch).argmax(1)
         finally:
             model.extractor.centre_crop = before
-
-    if wrong := [name for name in names if name not in (*corruptions.NAMES, *perturbations.NAMES)]:
-        raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; there are {', '.join(corruptions.NAMES)}")
 
     def sequences(name: str, numbers: Tensor) -> Tensor:
         return perturb(whole[numbers.to(device)], name, seed, numbers.tolist())
@@ -96,16 +90,7 @@ def robustness(
     if files and "c" in kinds and 0 < len(corrupted) < len(names or corruptions.NAMES):
         missing = [name for name in names or corruptions.NAMES if name not in corrupted]
         progress.warning(f"only {len(corrupted)} corruptions are there; missing: {', '.join(missing)}")
-    steps = 1 + len(corrupted) * len(severities) + len(perturbed)
-    done = 0
-    with progress.task("robustness", steps) as advance:
-
-        def told(what: str) -> None:
-            nonlocal done
-            if done:
-                advance(1)
-            done += 1
-
+    with progress.task("robustness", 1 + len(corrupted) * len(severities) + len(perturbed)) as advance:
         return measure(
-            answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=told
+            answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=advance
         )

@@ -18,11 +18,6 @@ from lca.robustness import corruptions, perturbations
 SEVERITIES = 5
 
 
-def is_official(folder: Path) -> bool:
-    """Whether a folder looks like one of them."""
-    return any((folder / f"{name}.npy").exists() for name in (*corruptions.NAMES, *perturbations.NAMES))
-
-
 def corrupted_files(folder: Path, labels: Tensor) -> dict[str, Callable[[int], Tensor]]:
     """The images of every corruption by severity, for test images with these labels."""
     count = len(labels)

@@ -37,9 +37,13 @@ class RobustnessScores:
     perturbed: dict[str, dict[str, float]] = field(default_factory=dict)
     """`accuracy` and `flips` by perturbation."""
 
+    def by_corruption(self) -> dict[str, float]:
+        """Mean over severities."""
+        return {name: sum(each.values()) / len(each) for name, each in self.corrupted.items()}
+
     @property
     def accuracy_c(self) -> float | None:
-        return _mean(_mean(by_severity.values()) for by_severity in self.corrupted.values())
+        return _mean(self.by_corruption().values())
 
     @property
     def at_severity_5(self) -> float | None:
@@ -104,31 +108,31 @@ def measure(
     generated: bool,
     severities: Sequence[int] = SEVERITIES,
     at_once: int = 512,
-    advance: Callable[[str], None] = lambda what: None,
+    advance: Callable[[int], None] = lambda steps: None,
 ) -> RobustnessScores:
     """Ask a model about images (n, 3, h, w) in uint8, about each kind of damage of all of them, and along sequences.
 
     `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
-    of some of them: all at once would not fit into memory. `advance` is told what comes next.
+    of some of them: all at once would not fit into memory. `advance` is told of every step.
     """
 
     def asked(every: Tensor) -> Tensor:
         return torch.cat([answer(part) for part in every.split(at_once)]) if len(every) else labels[:0]
 
-    advance("clean images")
     scores = RobustnessScores(accuracy(asked(images), labels), len(images), generated)
+    advance(1)
     for name, make in corrupted.items():
         scores.corrupted[name] = {}
         for severity in severities:
-            advance(f"{name}, severity {severity}")
             scores.corrupted[name][severity] = accuracy(asked(make(severity)), labels)
+            advance(1)
     for name, sequences in perturbed.items():
-        advance(name)
         rows = []
         for numbers in torch.arange(len(images)).split(max(at_once // 16, 1)):
             frames = sequences(numbers)
             rows.append(asked(frames.flatten(0, 1)).reshape(len(frames), -1).cpu())
         scores.perturbed[name] = sequence_scores(torch.cat(rows), labels, name in NOISE)
+        advance(1)
     return scores
 
 
