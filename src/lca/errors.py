@@ -8,6 +8,10 @@ class LcaError(Exception):
     """Something the user can put right; the message says what came, what was expected and what to do."""
 
 
+class BusyError(LcaError):
+    """Another process is at work there."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: the nearest known ones, else all of them."""
     names = sorted(known)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from lca.errors import LcaError
+from lca.errors import BusyError, LcaError
 
 FORMAT = 1
 """Version of the results and packs we write; another version is refused, not guessed at."""
@@ -97,7 +97,7 @@ def hold(folder: Path, busy: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LcaError(busy) from None
+            raise BusyError(busy) from None
         except OSError as error:  # some network file systems have no locks
             raise LcaError(f"{folder} cannot be locked: {error.strerror}") from error
         _probe(folder)

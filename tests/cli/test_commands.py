@@ -21,6 +21,7 @@ from lca.data import cache
 from lca.data.images import ImageSet, Pixels
 from lca.methods import methods
 from lca.progress import Progress
+from lca.runs import sweep as sweeps
 
 COMMANDS = tuple(sorted(command.name for command in app.registered_commands))
 SMALL = tiny.recipe(method={"name": "finetune"}, training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4})
@@ -183,6 +184,37 @@ def test_a_sweep(lca, recipe, tmp_path):
     assert "cell 2 of 2: finetune training.lr=0.1, digits, seed 2" in err
     assert "±" in out
     assert lca(*words)[2] == "", "all is finished"
+
+
+def test_workers_share_the_cells_of_a_sweep(lca, tmp_path, monkeypatch):
+    original, threads = sweeps.run, torch.get_num_threads()
+
+    def after_the_other(*arguments, **options):
+        """This process waits until the other one has finished a cell."""
+        until = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/simplecil/cells/*/results.json")) and time.monotonic() < until:
+            time.sleep(0.1)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(sweeps, "run", after_the_other)
+    try:
+        words = ["sweep", "simplecil", "--grid", "seed=[1,2,3]", "--set", "data.train_limit=2", "--workers", "2"]
+        code, _, err = lca(*words)
+    finally:
+        torch.set_num_threads(threads)
+    assert code == 0
+    assert "| 3 |" in (tmp_path / "runs" / "simplecil" / "table.md").read_text()
+    assert 1 <= len(re.findall(r"^cell \d of 3", err, re.MULTILINE)) <= 2
+
+
+def test_a_sweep_takes_what_a_pack_has(lca, recipe):
+    assert lca("sweep", recipe(), "--grid", "seed=[1,2]", "--out", "first")[0] == 0
+    words = ["sweep", recipe(), "--grid", "seed=[1,2,3]", "--reuse", "first/pack.json", "--out", "second"]
+    code, _, err = lca(*words)
+    assert code == 0
+    assert re.findall(r"^cell (\d) of 3", err, re.MULTILINE) == ["3"]
+    code, _, err = lca(*words, "--reuse", "nowhere.json")
+    assert (code, "there is no file nowhere.json" in err) == (2, True)
 
 
 def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):

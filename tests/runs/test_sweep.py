@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 from lca.errors import LcaError
-from lca.files import read_json, write_json
+from lca.files import hold, read_json, write_json
 from lca.methods import methods
 from lca.runs import sweep as sweeps
 from lca.runs.budget import Budget, BudgetSpent
@@ -258,3 +258,40 @@ def test_shards_in_one_folder_share_one_pack(tmp_path):
             packed = sweep(cells, tmp_path, only=shard(cells, number, 2))
     assert [cell["status"] for cell in packed["cells"]] == ["finished", "finished"]
     assert read_json(tmp_path / "pack.json") == packed
+
+
+def test_results_of_a_pack_are_taken_over(tmp_path, monkeypatch):
+    cells = expand(small(grid={"seed": [1, 2]}))
+    first = sweep(cells, tmp_path / "first", only=cells[:1])
+    seen = ran(monkeypatch)
+    packed = sweep(cells, tmp_path / "second", reuse=[first])
+    assert len(seen) == 1
+    assert packed["cells"][0] == first["cells"][0]
+    assert packed["cells"][1]["status"] == "finished"
+
+
+def test_cells_that_another_process_runs_are_left_to_it(tmp_path, monkeypatch):
+    cells = expand(small(grid={"seed": [1, 2]}))
+    seen = ran(monkeypatch)
+    with hold(tmp_path / "running" / cells[0].trunk, "busy"):
+        packed = sweep(cells, tmp_path)
+    assert [cell["status"] for cell in packed["cells"]] == ["open", "finished"]
+    assert len(seen) == 1
+    packed = sweep(cells, tmp_path)
+    assert [cell["status"] for cell in packed["cells"]] == ["finished", "finished"]
+
+
+def test_a_cell_that_failed_meanwhile_is_not_tried_by_every_process(tmp_path, monkeypatch, broken):
+    cells = expand({**BASE, "cells": [{"method": "finetune"}, {"method": "joint"}]})
+    seen, original = ran(monkeypatch), sweeps.run
+
+    def another_works_meanwhile(recipe, folder, **options):
+        if recipe.method.name == "finetune":
+            monkeypatch.setattr(sweeps, "run", original)
+            sweep(cells, tmp_path, only=cells[1:])
+        return original(recipe, folder, **options)
+
+    monkeypatch.setattr(sweeps, "run", another_works_meanwhile)
+    packed = sweep(cells, tmp_path)
+    assert seen == ["joint", "finetune"]
+    assert [cell["status"] for cell in packed["cells"]] == ["finished", "failed"]

@@ -1,7 +1,8 @@
 """Verbs for runs: run, sweep, show, merge."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,13 +85,17 @@ def sweep_command(
     ] = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the sweep; by default runs/NAME.")] = None,
     shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Run only part I of N.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share the cells.")] = 1,
+    reuse: Annotated[
+        list[Path], typer.Option("--reuse", metavar="PACK", help="Take what a pack has; may be repeated.")
+    ] = [],  # noqa: B006
     budget: BudgetText = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of recipes, skip what is finished, and pack all results into one file.
 
     Failed cells are reported as failed and do not stop the others. Cells that differ only in their alignment share one
-    training.
+    training. Small models leave most of a GPU idle: several workers use it better, though each run takes longer.
 
     Examples:
 
@@ -99,8 +104,11 @@ def sweep_command(
       lca sweep best --grid seed=[1993,1994,1995] --out runs/seeds
 
       lca sweep cifar100-mini --shard 1/4 --budget 9m
+
+      lca sweep compare-mini --workers 8 --reuse results/compare-mini.json
     """
     from lca.config import merge_mappings, parse_override, read_recipe
+    from lca.files import read_json
     from lca.progress import choose_progress
     from lca.runs.budget import Budget
     from lca.runs.sweep import expand, sweep
@@ -120,9 +128,13 @@ def sweep_command(
             raise LcaError(f"--shard takes I/N, for example 1/4; came {shard!r}")
         only = part_of(cells, int(number), int(count))
     folder = out or Path("runs") / str(name)
-    packed = _resumable(
-        lambda: sweep(cells, folder, only=only, budget=Budget.parse(budget), progress=choose_progress(quiet))
-    )
+    limit, known = Budget.parse(budget), [read_json(path) for path in reuse]
+    with _helpers(workers - 1):
+        packed = _resumable(
+            lambda: sweep(cells, folder, only=only, reuse=known, budget=limit, progress=choose_progress(quiet))
+        )
+    if workers > 1:
+        packed = sweep(cells, folder, only=[])
     failed = _show_pack(packed, folder, str(name))
     if failed:
         raise typer.Exit(SOME_FAILED)
@@ -192,6 +204,27 @@ def merge_command(
     write_json(out, merged)
     states = [cell["status"] for cell in merged["cells"]]
     print(", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "open")))
+
+
+@contextmanager
+def _helpers(count: int) -> Iterator[None]:
+    """So many processes with this command beside this one, which share the cores; they are waited for."""
+    import os
+    import subprocess
+
+    import torch
+
+    threads = max(1, (os.cpu_count() or 1) // (count + 1))
+    command = [sys.executable, "-m", "lca", *sys.argv[1:], "--workers", "1", "--quiet"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    helpers = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
+    if helpers:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        for helper in helpers:
+            helper.wait()
 
 
 def _resumable(work: Callable[[], Any]) -> Any:

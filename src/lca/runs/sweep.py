@@ -1,6 +1,7 @@
 """Sweeps: a grid of recipes, run cell by cell in time slices, and packed into one file that can be merged."""
 
 import itertools
+import time
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lca.config import Recipe, merge_mappings, nest, validate_recipe
-from lca.errors import LcaError
-from lca.files import FORMAT, hash_json, read_json, write_json
+from lca.errors import BusyError, LcaError
+from lca.files import FORMAT, hash_json, hold, read_json, write_json
 from lca.progress import Progress
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
@@ -97,43 +98,68 @@ def sweep(
     out: Path,
     *,
     only: list[Cell] | None = None,
+    reuse: Iterable[Mapping[str, Any]] = (),
     budget: Budget | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run all cells, or `only` some of them, that are not finished; a failed cell is recorded and the others go on.
 
-    Returns the pack of all cells, whoever ran them: several shards may share one folder.
+    What is finished in a pack of `reuse` is taken from there. Several processes may work in one folder: each takes
+    cells that no other is running. Returns the pack of all cells, whoever ran them.
 
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
     budget, progress = budget or Budget(), progress or Progress()
-    out.mkdir(parents=True, exist_ok=True)
     chosen = cells if only is None else only
-    for number, cell in enumerate(chosen):
-        folder = out / "cells" / cell.folder
-        failure = folder / "failed.json"
-        if RunFolder(folder).finished() is not None:
-            continue
-        if budget.spent():
-            raise BudgetSpent
-        progress.line(
-            f"cell {number + 1} of {len(chosen)}: {cell.label or cell.recipe.method.name}, {cell.recipe.data.source}, "
-            f"seed {cell.recipe.seed}"
-        )
+    began = time.time()
+    out.mkdir(parents=True, exist_ok=True)
+    _take_over(cells, out, reuse)
+    for trunk, sharing in itertools.groupby(chosen, key=lambda cell: cell.trunk):
         try:
-            run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
-            failure.unlink(missing_ok=True)
-        except BudgetSpent:
-            raise
-        except Exception as error:  # whatever it is, the other cells can still run and the pack says what failed
-            progress.line(f"failed: {error}")
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
-        finally:
-            write_json(out / "pack.json", pack(cells, out))
+            with hold(out / "running" / trunk, "another process runs these cells"):
+                for cell in sharing:
+                    _run_cell(cell, cells, out, began, budget, progress)
+        except BusyError:
+            continue
     packed = pack(cells, out)
     write_json(out / "pack.json", packed)
     return packed
+
+
+def _run_cell(cell: Cell, cells: list[Cell], out: Path, began: float, budget: Budget, progress: Progress) -> None:
+    """Run a cell that is not finished, and that did not fail since this sweep began."""
+    folder = out / "cells" / cell.folder
+    failure = folder / "failed.json"
+    failed_now = failure.exists() and failure.stat().st_mtime > began
+    if RunFolder(folder).finished() is not None or failed_now:
+        return
+    if budget.spent():
+        raise BudgetSpent
+    progress.line(
+        f"cell {cells.index(cell) + 1} of {len(cells)}: {cell.label or cell.recipe.method.name}, "
+        f"{cell.recipe.data.source}, seed {cell.recipe.seed}"
+    )
+    try:
+        run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
+        failure.unlink(missing_ok=True)
+    except (BudgetSpent, BusyError):
+        raise
+    except Exception as error:  # whatever it is, the other cells can still run and the pack says what failed
+        progress.line(f"failed: {error}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+    finally:
+        write_json(out / "pack.json", pack(cells, out))
+
+
+def _take_over(cells: list[Cell], out: Path, packs: Iterable[Mapping[str, Any]]) -> None:
+    """Put the results that packs already have where this sweep would put them."""
+    known = {entry["key"]: entry for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"}
+    for cell in cells:
+        results = RunFolder(out / "cells" / cell.folder).results
+        if cell.key in known and not results.exists():
+            results.parent.mkdir(parents=True, exist_ok=True)
+            write_json(results, known[cell.key]["results"])
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
