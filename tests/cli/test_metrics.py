@@ -80,6 +80,22 @@ def test_as_json(as_json, folder):
         assert each["last_task_known"] == answers.task_known().matrix()[-1][task]
 
 
+def test_a_handful_of_test_images_has_no_bootstrap_interval(lca, as_json, tmp_path):
+    data = {
+        "data": {"source": "synthetic:classes=4,train=4,test=2,size=16", "tasks": 2},
+        "method": {"name": "simplecil"},
+    }
+    with tiny.tiny_backbone():
+        run(tiny.recipe(BASE.dump(), data), tmp_path / "few")
+    facts = as_json(tmp_path / "few")["default"]
+    assert {each["bootstrap_interval_95"] for each in facts["summary"].values()} == {None}
+    low, high = facts["last_accuracy_interval_95"]
+    assert high - low > 30
+    out = lca("metrics", tmp_path / "few", "--against", tmp_path / "few")[1]
+    assert "-: too few images, or nothing varies; the last accuracy's Wilson interval is" in out
+    assert "+0.0" in out
+
+
 def test_the_number_of_draws(as_json, folder):
     few, many = (as_json(folder / "im", "--draws", draws)["best"]["summary"] for draws in (10, 500))
     assert few != many

@@ -80,6 +80,12 @@ def test_tables_by_task_and_class_by_hand():
     assert AccuracyRecord([[2, 0]], [4, 0], [2]).by_class() == [[50.0, None]], "a class without test images"
 
 
+def test_a_task_without_test_images_has_no_accuracy():
+    record = AccuracyRecord([[2], [1, 0], [1, 0, 3]], [2, 0, 4], [1, 1, 1])
+    with pytest.raises(ValueError, match="task without test images"):
+        record.metrics()
+
+
 def test_intransigence_by_hand():
     joint = AccuracyRecord([[3], [4, 10, 15, 5], [4, 10, 15, 5, 3, 12]], RECORD.total, RECORD.task_sizes)
     # a*_jj: 75, 75, 100; a_jj: 100, 37.5, 60

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 
+from lca.errors import LcaError
 from lca.evaluation.calibration import STEADINESS, Bin, calibration_error, fit_temperature, reliability, wilson_interval
 
 
@@ -148,3 +149,9 @@ def test_nothing_measured_is_an_error():
         calibration_error(torch.empty(0), torch.empty(0, dtype=torch.bool))
     with pytest.raises(ValueError, match="no answers"):
         wilson_interval(0, 0)
+
+
+def test_probabilities_that_are_no_numbers_are_said():
+    for ask in (calibration_error, reliability):
+        with pytest.raises(LcaError, match="training diverged"):
+            ask(torch.tensor([0.5, torch.nan]), torch.tensor([True, False]))

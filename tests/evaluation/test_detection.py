@@ -54,3 +54,12 @@ def test_it_needs_images_of_both_kinds(ask):
     for known, strangers in ((torch.ones(2), torch.ones(0)), (torch.ones(0), torch.ones(2))):
         with pytest.raises(ValueError, match="without images of both kinds"):
             ask(known, strangers)
+
+
+@pytest.mark.parametrize("ask", [auroc, accepted_strangers, refused_known])
+def test_scores_that_are_no_numbers_are_refused(ask):
+    some, none = torch.tensor([1.0, 2.0]), torch.tensor([1.0, torch.nan])
+    for known, strangers in ((some, none), (none, some)):
+        with pytest.raises(ValueError, match="NaN"):
+            ask(known, strangers)
+    assert auroc(torch.tensor([1.0, torch.inf]), torch.tensor([torch.inf])) == 75

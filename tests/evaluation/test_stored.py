@@ -1,7 +1,9 @@
-"""Stored answers: every metric of two small tasks by hand, and reading run folders."""
+"""Stored answers: every metric of two small tasks by hand, of random ones by other code, and reading run folders."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score
 
 from lca.errors import LcaError
 from lca.evaluation.stored import StoredAnswers, read_run
@@ -69,6 +71,48 @@ def test_all_of_it_by_hand():
         [True, False, True, False, False, False, True, True, False],
     ]
     assert answers().outcomes().record() == record
+
+
+@pytest.mark.parametrize("sizes", [[4], [1, 1], [1, 1, 1, 1, 1], [3, 1, 4], [2, 5, 2, 3]])
+def test_other_code_agrees_on_random_answers(sizes):
+    """Image by image with NumPy and scikit-learn, without counts; one class has no test images."""
+    draw, tasks = np.random.default_rng(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+    images = draw.integers(1, 9, len(tasks))
+    if sizes[-1] > 1:
+        images[-1] = 0
+    labels, after = np.repeat(np.arange(len(tasks)), images), []
+    for task in range(len(sizes)):
+        scores = (
+            draw.random(((tasks[labels] <= task).sum(), len(tasks)))
+            + np.eye(len(tasks))[labels[tasks[labels] <= task]] / 2
+        )
+        scores[:, tasks > task] = -1
+        own = np.where(tasks[labels[tasks[labels] <= task]][:, None] == tasks, scores, -1)
+        after.append(
+            {"prediction": scores.argmax(1), "prediction within task": own.argmax(1), "confidence": scores.max(1)}
+        )
+    stored = [{name: torch.from_numpy(each) for name, each in part.items()} for part in after]
+    names = tuple(map(str, range(len(tasks))))
+    found = StoredAnswers(names, sizes, torch.from_numpy(labels), stored).metrics()
+    for what, metrics in (("prediction", found), ("prediction within task", found["task_known"])):
+        matrix, weighted = np.full((len(sizes), len(sizes)), np.nan), []
+        for task, part in enumerate(after):
+            seen = labels[tasks[labels] <= task]
+            weighted.append(100 * accuracy_score(seen, part[what]))
+            for earlier in range(task + 1):
+                inside = tasks[seen] == earlier
+                matrix[task, earlier] = 100 * accuracy_score(seen[inside], part[what][inside])
+        assert [each for row in metrics["matrix"] for each in row] == pytest.approx(matrix[~np.isnan(matrix)])
+        assert metrics["average_accuracy"]["sample_weighted"] == pytest.approx(np.mean(weighted))
+        assert metrics["average_accuracy"]["task_mean"] == pytest.approx(np.nanmean(matrix, 1).mean())
+        assert metrics["last_accuracy"]["sample_weighted"] == pytest.approx(weighted[-1])
+        assert metrics["last_accuracy"]["task_mean"] == pytest.approx(matrix[-1].mean())
+        assert metrics["learning_accuracy"] == pytest.approx(matrix.diagonal().mean())
+        if len(sizes) == 1:
+            assert metrics["forgetting"] is metrics["backward_transfer"] is None
+            continue
+        assert metrics["forgetting"] == pytest.approx((np.nanmax(matrix, 0) - matrix[-1])[:-1].mean())
+        assert metrics["backward_transfer"] == pytest.approx((matrix[-1] - matrix.diagonal())[:-1].mean())
 
 
 def test_detection_is_averaged_over_the_tasks():

@@ -213,8 +213,7 @@ def _difference(
         "run": str(path),
         "branch": chosen,
         "summary": {
-            metric: {"value": value, "bootstrap_interval_95": [low, high]}
-            for metric, (value, low, high) in found.items()
+            metric: {"value": value, "bootstrap_interval_95": interval} for metric, (value, interval) in found.items()
         },
     }
 
@@ -240,8 +239,9 @@ def _print_run(facts: dict[str, Any]) -> None:
     print(f"{facts['tasks']} tasks, {len(facts['classes'])} classes, {facts['images']} test images; all in per cent\n")
     rows = [(name, each["value"], each["bootstrap_interval_95"]) for name, each in facts["summary"].items()]
     _print_table(["", "", "95 % interval"], [[name, _number(value), _interval(ends)] for name, value, ends in rows])
+    no_interval = "; -: too few images, or nothing varies" * any(ends is None for *_, ends in rows)
     print(
-        "  (bootstrap over test images; the last accuracy's Wilson interval is "
+        f"  (bootstrap over test images{no_interval}; the last accuracy's Wilson interval is "
         f"{_interval(facts['last_accuracy_interval_95'])})"
     )
     print()
@@ -385,5 +385,5 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _interval(ends: Sequence[float]) -> str:
-    return f"{ends[0]:.1f} to {ends[1]:.1f}"
+def _interval(ends: Sequence[float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.1f} to {ends[1]:.1f}"

@@ -17,7 +17,7 @@ class AccuracyRecord:
     """Correct answers per class after every task: all metrics follow from these counts."""
 
     correct: list[list[int]]
-    """After task t: one count per class seen so far, in class order."""
+    """After task t: one count per class seen so far, in class order. (Fractions where images are weighted.)"""
     total: list[int]
     """Test images per class."""
     task_sizes: list[int]
@@ -131,4 +131,6 @@ def _mean(values: list[float]) -> float:
 
 
 def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else 0.0
+    if not whole:
+        raise ValueError("the accuracy of a task without test images is not defined")
+    return 100 * part / whole

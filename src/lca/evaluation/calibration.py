@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lca.errors import LcaError
+
 STEADINESS = 5.0
 """Pull of the last temperature on the next one: about that of a few dozen images."""
 
@@ -68,6 +70,8 @@ def reliability(probabilities: Tensor, correct: Tensor, bins: int = 15) -> list[
 
 def _sums(probabilities: Tensor, values: Tensor, bins: int) -> Tensor:
     """Sums (bins,) of values over the equal intervals of the probabilities; a bound belongs to the lower bin."""
+    if probabilities.isnan().any():
+        raise LcaError("there are probabilities that are NaN: training diverged; try a smaller learning rate")
     places = (probabilities.double() * bins).ceil().clamp(1, bins).long() - 1
     return torch.zeros(bins, dtype=torch.float64).index_add(0, places.cpu(), values.double().cpu())
 

@@ -45,6 +45,8 @@ def detection(known: Tensor, strangers: Tensor) -> dict[str, float]:
 def _check(known: Tensor, strangers: Tensor) -> None:
     if not len(known) or not len(strangers):
         raise ValueError("telling strangers from known images is not defined without images of both kinds")
+    if known.isnan().any() or strangers.isnan().any():
+        raise ValueError("there are scores that are NaN")
 
 
 def _needed(count: int, per_cent: int) -> int:
