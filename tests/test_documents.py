@@ -25,7 +25,7 @@ def printed(command):
         text = result.stdout
     else:
         text = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
-    return text if text.startswith("|") else f"```\n{text}```\n"
+    return text if text.startswith(("|", "**")) else f"```\n{text}```\n"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

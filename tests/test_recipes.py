@@ -1,10 +1,16 @@
 """Every recipe that comes with the package validates, and says in its first line what it is."""
 
+from collections import defaultdict
+from pathlib import Path
+
 import pytest
 
 from lca.config import load_recipe, read_recipe, recipe_names, recipe_summary
+from lca.files import read_json
 from lca.methods import methods
 from lca.runs.sweep import expand
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def is_sweep(name):
@@ -48,3 +54,24 @@ def test_the_readings_differ_as_the_paper_and_its_code_do():
 def test_the_comparison_has_every_method():
     cells = expand(read_recipe("compare-mini"), "compare-mini")
     assert {cell.recipe.method.name for cell in cells} == set(methods)
+
+
+def test_the_comparison_trains_at_the_rates_that_the_tuning_chose():
+    accuracies = defaultdict(list)
+    for cell in read_json(RESULTS / "tune-compare.json")["cells"]:
+        recipe = cell["results"]["recipe"]
+        assert (recipe["seed"], recipe["data"]["evaluate"]) == (1996, "validation")
+        (branch,) = cell["results"]["branches"].values()
+        label = cell["label"].partition(" training.rate_scale=")[0]
+        accuracies[label, recipe["training"]["rate_scale"]].append(
+            branch["metrics"]["average_accuracy"]["sample_weighted"]
+        )
+    means = defaultdict(dict)
+    for (label, rate), values in accuracies.items():
+        if len(values) == 2:  # finished on both data sets
+            means[label][rate] = sum(values) / 2
+    chosen = {cell.label: cell.recipe.training.rate_scale for cell in expand(read_recipe("compare-mini"))}
+    untrained = {"SimpleCIL"}
+    assert {label: max(rates, key=rates.get) for label, rates in means.items()} == {
+        label: rate for label, rate in chosen.items() if label not in untrained
+    }
