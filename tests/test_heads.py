@@ -35,6 +35,16 @@ def test_logits_grow_and_old_ones_stay(name):
     assert torch.equal(after[:, :5], before)
 
 
+@pytest.mark.parametrize("biases", [(False, False), (True, True), (True, False)])
+@pytest.mark.parametrize("kind", list(heads))
+def test_logits_at_once_are_the_same(kind, biases):
+    growing = GrowingHeads(6, HeadOptions(name=kind))
+    for number, bias in enumerate(biases):
+        options = HeadOptions(name=kind, bias=bias, init="uniform")
+        growing.append(growing.new_head(2 + number, random(number), options))
+    torch.testing.assert_close(growing.at_once(FEATURES), growing(FEATURES))
+
+
 def test_no_head_gives_no_logits():
     assert grown(sizes=())(FEATURES).shape == (7, 0)
 

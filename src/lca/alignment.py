@@ -18,6 +18,7 @@ from lca.drift import DriftOptions
 from lca.errors import LcaError
 from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, linear_heads
+from lca.optimisers import make_optimiser, set_rate
 from lca.schedules import cosine
 
 
@@ -88,23 +89,18 @@ class AlignmentOptions(Options):
         return f"{self.statistics}:{self.covariance.model_dump_json()}:{self.drift.model_dump_json()}"
 
 
-def pairwise_term(losses: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Mean of |ℓ_i - ℓ_j| over i ≠ j within every class (the second term of Eq. 2): (classes,).
+def pairwise_weights(losses: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Weights (n,) with which a class's losses sum to its mean of |ℓ_i - ℓ_j| over i ≠ j (the second term of Eq. 2).
 
     With a class's n losses sorted ascending this U-statistic is 2 / (n (n - 1)) Σ_r (2r - n - 1) ℓ_(r), so one sort
     serves all classes and no n x n matrix exists. A class with fewer than two samples gives 0.
     """
-    order = torch.argsort(losses)
-    order = order[torch.argsort(labels[order], stable=True)]
-    counts = torch.zeros(classes, dtype=losses.dtype, device=losses.device)
-    counts = counts.index_add(0, labels, torch.ones_like(losses))
-    sorted_labels = labels[order]
-    starts = counts.cumsum(0) - counts
-    rank = torch.arange(1, len(losses) + 1, dtype=losses.dtype, device=losses.device) - starts[sorted_labels]
-    n = counts[sorted_labels]
-    weighted = (2 * rank - n - 1) * losses[order]
-    sums = torch.zeros_like(counts).index_add(0, sorted_labels, weighted)
-    return torch.where(counts > 1, 2 * sums / (counts * (counts - 1)).clamp(min=1), 0)
+    low, high = losses.double().aminmax()
+    order = torch.argsort(labels + (losses - low) / (1 + high - low))  # by class, then by loss
+    counts = _counts(labels, classes, losses.dtype)
+    n, starts = counts[labels[order]], (counts.cumsum(0) - counts)[labels[order]]
+    rank = torch.arange(1, len(losses) + 1, dtype=losses.dtype, device=losses.device) - starts
+    return torch.empty_like(losses).scatter_(0, order, 2 * (2 * rank - n - 1) / (n * (n - 1)).clamp(min=1))
 
 
 def lca_loss(
@@ -116,27 +112,49 @@ def lca_loss(
     filter) a class's three terms run over its kept samples; a class with none kept falls back to the plain mean of
     all its samples, as the published code does. `average: samples` is the plain batch mean of classifier alignment.
     `sizes` are the task heads' sizes, for the logit norm.
+
+    All of it is one weighted sum of the samples' losses, the weights constant where the order of the losses is.
     """
-    classes = logits.shape[1]
-
-    def sum_by_class(values: Tensor) -> Tensor:
-        return values.new_zeros(classes).index_add(0, labels, values)
-
     scaled = logits if options.logit_norm is None else normalised_logits(logits, sizes, options.logit_norm)
     losses = functional.cross_entropy(scaled, labels, reduction="none")
-    ones = torch.ones_like(losses)
-    kept = ones if keep is None else keep.to(losses.dtype)
-    emptied = (sum_by_class(kept) == 0)[labels]  # of samples: their class has none kept
-    weights = torch.where(emptied, ones, kept)
-    count = sum_by_class(weights)
-    terms = sum_by_class(weights * losses) / count.clamp(min=1)
-    if options.robustness:
-        group = torch.where(kept > 0, labels, classes)  # what is filtered out forms a class of its own, then dropped
-        terms = terms + options.robustness * pairwise_term(losses, group, classes + 1)[:classes]
+    weights, kept = _sample_weights(losses.detach(), labels, logits.shape[1], options, keep)
+    loss = (weights * losses).sum()
     if options.entropy:
-        terms = terms + options.entropy * sum_by_class(kept * softmax_entropy(logits)) / count.clamp(min=1)
-    share = count if options.average == "samples" else (count > 0).to(losses.dtype)
-    return (share * terms).sum() / share.sum()
+        loss = loss + options.entropy * (kept * softmax_entropy(logits)).sum()
+    return loss
+
+
+@torch.no_grad()
+def _sample_weights(
+    losses: Tensor, labels: Tensor, classes: int, options: AlignmentOptions, keep: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The weight of every sample's loss, and of its entropy, in the loss of the batch: (n,) each."""
+    if options.average == "samples" and keep is None and not options.robustness:
+        equal = torch.full_like(losses, 1 / len(losses))
+        return equal, equal
+    kept = torch.ones_like(losses) if keep is None else keep.to(losses.dtype)
+    counts = _counts(labels, classes, losses.dtype, kept)
+    emptied = (counts == 0)[labels]  # of samples: their class has none kept
+    included = torch.where(emptied, 1.0, kept)
+    if keep is not None:
+        counts = _counts(labels, classes, losses.dtype, included)
+    share = counts if options.average == "samples" else (counts > 0).to(losses.dtype)
+    share = share / share.sum()
+    per_sample = (share / counts.clamp(min=1))[labels]
+    weights = per_sample * included
+    if options.robustness:
+        group = (
+            labels if keep is None else torch.where(keep, labels, classes)
+        )  # what is filtered out: a class of its own
+        pairs = pairwise_weights(losses, group, classes + 1) * kept
+        weights = weights + options.robustness * share[labels] * pairs
+    return weights, per_sample * kept
+
+
+def _counts(labels: Tensor, classes: int, dtype: torch.dtype, weights: Tensor | None = None) -> Tensor:
+    """How many samples every class has, or their weights' sum: (classes,)."""
+    ones = torch.ones(len(labels), dtype=dtype, device=labels.device) if weights is None else weights
+    return torch.zeros(classes, dtype=dtype, device=labels.device).index_add_(0, labels, ones)
 
 
 def normalised_logits(logits: Tensor, sizes: list[int], temperature: float) -> Tensor:
@@ -218,38 +236,36 @@ def align(
 
     classes = torch.arange(sum(sizes), device=device)
     features, keep = draw(0)
-    lr, loss = features.new_zeros(()), features.new_zeros(())
-    momenta = [torch.zeros_like(parameter) for parameter in parameters]
+    loss = features.new_zeros(())
+    optimiser = make_optimiser("sgd", [(parameters, options.lr)], options.momentum, options.weight_decay)
+    momenta = [optimiser.state[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
 
     def step(index: Tensor) -> None:
-        """SGD with momentum and weight decay, as torch.optim writes it, in operations a CUDA graph can replay."""
         labels, kept = classes[index // options.samples], None if keep is None else keep[index]
-        with torch.enable_grad():
-            current = lca_loss(heads(features[index]), labels, options, sizes, kept)
-            gradients = torch.autograd.grad(current, parameters)
+        current = lca_loss(heads.at_once(features[index]), labels, options, sizes, kept)
+        optimiser.zero_grad()
+        current.backward()
+        optimiser.step()
         loss.add_(current.detach())
-        for parameter, momentum, gradient in zip(parameters, momenta, gradients, strict=True):
-            momentum.mul_(options.momentum).add_(gradient.add(parameter, alpha=options.weight_decay))
-            parameter.sub_(lr * momentum)
 
     for parameter in parameters:
         parameter.requires_grad_(True)
-    with torch.no_grad():
-        fast_step = None
-        for epoch in range(options.epochs):
-            lr.fill_(cosine(options.lr, 0.0, epoch / options.epochs))
-            loss.zero_()
-            draws = generator("batches", epoch, torch.device("cpu"))
-            batches = list(_batches(len(classes), options, draws, device))
-            if options.redraw and epoch:
-                again, kept_again = draw(epoch)
-                features.copy_(again)  # in place: a captured step reads from there
-                if keep is not None and kept_again is not None:
-                    keep.copy_(kept_again)
-            fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
-            for index in batches:
-                fast_step(index)
-            on_epoch()
+    fast_step = None
+    for epoch in range(options.epochs):
+        set_rate(optimiser.param_groups[0], cosine(options.lr, 0.0, epoch / options.epochs))
+        loss.zero_()
+        draws = generator("batches", epoch, torch.device("cpu"))
+        batches = list(_batches(len(classes), options, draws, device))
+        if options.redraw and epoch:
+            again, kept_again = draw(epoch)
+            features.copy_(again)  # in place: a captured step reads from there
+            if keep is not None and kept_again is not None:
+                keep.copy_(kept_again)
+        fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
+        for index in batches:
+            fast_step(index)
+        on_epoch()
+    optimiser.zero_grad()
     heads.requires_grad_(False)
     if not all(parameter.isfinite().all() for parameter in parameters):
         raise LcaError(f"the alignment of branch {options.name!r} diverged; lower its lr (it is {options.lr})")

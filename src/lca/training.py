@@ -15,6 +15,7 @@ from lca.device import replayed
 from lca.errors import LcaError
 from lca.files import Part
 from lca.heads import GrowingHeads, TaskHead
+from lca.optimisers import make_optimiser, set_rate
 from lca.randomness import global_randomness
 from lca.setting import Setting
 
@@ -94,7 +95,8 @@ class FineTuning:
         options, device = self._options, self._extractor.compute.device
         running = self._resume(task, heads)
         running.teacher = running.teacher or teacher
-        self._set_rates(running.optimiser, number)
+        for group in running.optimiser.param_groups:
+            set_rate(group, options.rate(group["full_lr"], number))
         running.inputs.draw(number)
         running.totals.zero_()
         what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
@@ -241,31 +243,11 @@ class FineTuning:
         correct = (logits.detach().argmax(1) == labels).sum()
         running.totals += torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
 
-    def _set_rates(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
-        for group in optimiser.param_groups:
-            rate = self._options.rate(group["full_lr"], epoch)
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # in place: a captured step reads it
-            else:
-                group["lr"] = rate
-
     def _optimiser(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        options, device = self._options, self._extractor.compute.device
-        on_gpu = device.type == "cuda"
+        options = self._options
         rates = {"tuned.": options.tuner_lr or options.lr, "head.": options.lr}
-        rates = {start: options.rate_scale * rate for start, rate in rates.items()}
         groups = [
-            {
-                "params": [each for name, each in parameters.items() if name.startswith(start)],
-                "lr": torch.tensor(rate, device=device) if on_gpu else rate,
-                "full_lr": rate,
-            }
+            ([each for name, each in parameters.items() if name.startswith(start)], options.rate_scale * rate)
             for start, rate in rates.items()
         ]
-        groups = [group for group in groups if group["params"]]
-        if options.optimiser == "adamw":
-            betas = (options.momentum, 0.999)
-            return torch.optim.AdamW(
-                groups, betas=betas, weight_decay=options.weight_decay, fused=on_gpu, capturable=on_gpu
-            )
-        return torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay, fused=on_gpu)
+        return make_optimiser(options.optimiser, groups, options.momentum, options.weight_decay)
