@@ -153,13 +153,17 @@ def _run_cell(cell: Cell, cells: list[Cell], out: Path, began: float, budget: Bu
 
 
 def _take_over(cells: list[Cell], out: Path, packs: Iterable[Mapping[str, Any]]) -> None:
-    """Put the results that packs already have where this sweep would put them."""
-    known = {entry["key"]: entry for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"}
+    """Put the results that packs already have where this sweep would put them.
+
+    They are known by their recipes: options that were added since have their defaults.
+    """
+    finished = [entry["results"] for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
+    known = {Cell("", validate_recipe(results["recipe"], "a reused pack")).key: results for results in finished}
     for cell in cells:
-        results = RunFolder(out / "cells" / cell.folder).results
-        if cell.key in known and not results.exists():
-            results.parent.mkdir(parents=True, exist_ok=True)
-            write_json(results, known[cell.key]["results"])
+        path = RunFolder(out / "cells" / cell.folder).results
+        if cell.key in known and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, known[cell.key])
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
