@@ -7,6 +7,7 @@ from torch.nn import functional
 import tiny
 from lca.errors import LcaError
 from lca.methods.coda_prompt import _orthogonal
+from lca.runs.experiment import run
 from lca.tuning.insertion import inserting
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6}, {"0": 5, "9": 6})
@@ -256,3 +257,32 @@ def test_a_tuner_of_the_peft_library_is_left_alone(name):
     model.learn(tiny.task(0, {"3": 4, "7": 4}))
     assert before
     assert all(torch.equal(each, before[key]) for key, each in model.extractor.tensors().items())
+
+
+@pytest.mark.parametrize("name", ["l2p", "dualprompt", "coda_prompt"])
+def test_no_image_is_queried_twice(tmp_path, name):
+    """The query of a test image is computed once, the prompted pass after every task."""
+    recipe = tiny.recipe(method=tiny.method_section(name), keep_models="none")
+    with tiny.tiny_backbone(), tiny.counted_passes() as passes:
+        data = run(recipe, tmp_path / "run")["data"]
+    train, test = (
+        [int(each.sum()) for each in torch.tensor(data[key]).split(data["task_sizes"])]
+        for key in ("train_images", "test_images")
+    )
+    assert data["task_sizes"] == [3, 1, 2, 4]
+    of_one_class = 2 * train[1]  # its head comes from the mean feature
+    assert passes["images"] == of_one_class + sum(test) + sum(sum(test[: task + 1]) for task in range(4))
+
+
+@pytest.mark.parametrize("name", ["l2p", "dualprompt", "coda_prompt"])
+def test_a_known_query_gives_the_same_features(name):
+    model = taught(name, **tiny.SMALL_METHOD[name])
+    images, method = tiny.images({"3": 40, "0": 40}, skip=20), model.method
+    expected = method.features(images, "test")
+    query = method.features(images, "test", ["query"])
+    with tiny.counted_passes() as passes:
+        found = method.features(images, "test", known=[query])
+    assert passes["images"] == len(images)
+    assert torch.equal(found, expected)
+    other = method.features(images, "test", known=[-query])
+    assert not torch.allclose(other, expected, atol=1e-4)

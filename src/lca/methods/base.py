@@ -1,7 +1,7 @@
 """The contract of a method: named, resumable phases per task, logits per branch, and a state that is all there is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -89,17 +89,28 @@ class Method(ABC):
         """
         return [""]
 
+    def frozen_inputs(self) -> list[str]:
+        """Names of what `embed` starts from besides the views, in the order it takes them: parts that never change
+        either, but are no features themselves."""
+        return []
+
     def embed(self, views: Tensor, part: str) -> Tensor:
         """One part of the features of views: (n, 3, size, size) -> (n, width of the part)."""
         features: Tensor = self.setting.extractor(views)
         return features
 
-    def features(self, images: ImageSet | Pixels, what: str, parts: list[str] | None = None) -> Tensor:
-        """Features (n, width) of images: the given parts side by side, by default all."""
-        names = self.feature_parts() if parts is None else parts
+    def features(
+        self, images: ImageSet | Pixels, what: str, parts: list[str] | None = None, known: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
+        of the images, where they were computed before."""
+        names, done = self.feature_parts() if parts is None else parts, 0
 
-        def embed(views: Tensor) -> Tensor:
-            return torch.cat([self.embed(views, part) for part in names], dim=1)
+        def embed(views: Tensor) -> Tensor:  # batch after batch
+            nonlocal done
+            inputs = [rows[done : done + len(views)].to(views.device) for rows in known]
+            done += len(views)
+            return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
 
         return extract(self.setting.extractor, images, self.setting.progress, what, embed=embed)
 

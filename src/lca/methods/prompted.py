@@ -26,6 +26,8 @@ from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training import FineTuning
 from lca.tuning.insertion import Insertion, inserting
 
+QUERY = "query"
+
 
 class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
@@ -111,8 +113,12 @@ class Prompted(SequentialFineTuning):
             features: Tensor = self.setting.extractor(views)
         return features
 
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        return self.prompted(views, self.rows(self.query(views)))
+    def frozen_inputs(self) -> list[str]:
+        return [QUERY]
+
+    def embed(self, views: Tensor, part: str, query: Tensor | None = None) -> Tensor:
+        query = self.query(views) if query is None else query
+        return query if part == QUERY else self.prompted(views, self.rows(query))
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         if len(task.classes) > 1:

@@ -180,7 +180,8 @@ class _Experiment:
     def _test_features(self) -> Tensor:
         """Features of the test images so far. What cannot change is computed once, task by task, so that a resumed run
         computes it in the same batches."""
-        if not any(self.classifier.method.feature_parts()):
+        method = self.classifier.method
+        if not any([*method.frozen_inputs(), *method.feature_parts()]):
             return self.classifier.features(self.stream.test(self.task), f"task {self.task + 1}, test")
         with self.classifier.compute.determinism():
             return torch.cat([self._features_of(task, "test") for task in range(self.task + 1)])
@@ -188,12 +189,12 @@ class _Experiment:
     def _features_of(self, task: int, what: str) -> Tensor:
         """Features of the test images of one task, on the CPU; their parts that cannot change are kept."""
         method, what = self.classifier.method, f"task {self.task + 1}, {what}"
-        parts = method.feature_parts()
-        found = {part: self._frozen[part, task] for part in parts if (part, task) in self._frozen}
-        missing = [part for part in parts if part not in found]
-        if missing:
-            images = self.stream.test_of(task)
-            found |= {part: method.features(images, what, [part]).cpu() for part in missing}
+        inputs, parts = method.frozen_inputs(), method.feature_parts()
+        found = {part: self._frozen[part, task] for part in [*inputs, *parts] if (part, task) in self._frozen}
+        missing = [part for part in [*inputs, *parts] if part not in found]
+        for part in missing:
+            known = [found[each] for each in inputs if each in found]
+            found[part] = method.features(self.stream.test_of(task), what, [part], known).cpu()
         self._frozen |= {(part, task): each for part, each in found.items() if part}
         return torch.cat([found[part] for part in parts], dim=1)
 
