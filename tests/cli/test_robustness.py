@@ -1,6 +1,7 @@
 """`lca robustness`: a taught model on damaged images."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -77,8 +78,30 @@ def test_a_table_a_file_and_a_radar(lca, model):
     assert "+0.0" in out
     err = lca("robustness", "model", *words, "--against", "one.json", "--seed", "3", "-q")[2]
     assert "not measured alike: seed differ" in err
+    assert re.search(r"mFR +(100\.0 %|- \(the other never flips: tilt\))", out)
     with Image.open(model / "radar.png") as picture:
         assert picture.size == (1200, 900)
+
+
+def test_flips_beside_another_model(lca, model):
+    """Its flips are the unit; in noise sequences both kinds of flips are told."""
+    words = ("photos", "--only", "gaussian_noise", "--only", "rotate", "--kind", "p")
+    ours = facts(lca, *words, "--out", "one.json")
+    theirs = {**ours, "perturbed": {name: {**each, "flips": 50.0} for name, each in ours["perturbed"].items()}}
+    (model / "other.json").write_text(json.dumps(theirs))
+    found = facts(lca, *words, "--against", "other.json")
+    flips = {name: each["flips"] for name, each in ours["perturbed"].items()}
+    assert found["flip_ratios"] == pytest.approx({name: 2 * each for name, each in flips.items()})
+    assert found["mean_flip_ratio"] == pytest.approx(2 * ours["flip_rate"])
+    assert found["against"] == "other.json"
+    out = lca("robustness", "model", *words, "--against", "other.json", "-q")[1]
+    noise = ours["perturbed"]["gaussian_noise"]
+    assert f"flips {noise['flips']:.1f} % (from frame to frame {noise['flips_previous']:.1f} %)" in out
+    assert f"{'mFR':<24}{2 * ours['flip_rate']:5.1f} %" in out
+    theirs["perturbed"]["rotate"]["flips"] = 0.0
+    (model / "other.json").write_text(json.dumps(theirs))
+    out = lca("robustness", "model", *words, "--against", "other.json", "-q")[1]
+    assert f"{'mFR':<24}    - (the other never flips: rotate)" in out
 
 
 def test_published_files(lca, model):
@@ -101,7 +124,7 @@ def test_published_files(lca, model):
     assert found["generated"] is False
     assert [found["corrupted"]["fog"][each] for each in "1234"] == [found["clean"]] * 4
     assert found["corrupted"]["fog"]["5"] < found["clean"]
-    assert found["perturbed"]["tilt"] == {"accuracy": found["clean"], "flips": 0.0}
+    assert found["perturbed"]["tilt"] == {"accuracy": found["clean"], "flips": 0.0, "flips_previous": 0.0}
 
 
 def test_mistakes(lca, model):

@@ -393,11 +393,16 @@ def test_pixelate_is_pillows_box_filter(size):
         assert np.array_equal(digital.pixelate(image, severity, draws())[0].permute(1, 2, 0), expected)
 
 
-def test_jpeg_is_pillows():
-    image = photographs(224, 224, 1)
-    file = io.BytesIO()
-    Image.fromarray(image[0].permute(1, 2, 0).numpy()).save(file, "JPEG", quality=7)
-    assert np.array_equal(digital.jpeg_compression(image, 5, draws())[0].permute(1, 2, 0), np.asarray(Image.open(file)))
+@pytest.mark.parametrize("size", [(224, 224), (33, 47), (1, 5)])
+def test_jpeg_is_pillows(size):
+    images = photographs(224, 224, 3)[..., : size[0], : size[1]]
+    for severity in (1, 5):
+        compressed = digital.jpeg_compression(images, severity, draws(3))
+        for image, ours in zip(images, compressed, strict=True):
+            file = io.BytesIO()
+            quality = digital.JPEG[tier_of(images)[0]][severity - 1]
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=quality)
+            assert np.array_equal(ours.permute(1, 2, 0), np.asarray(Image.open(file)))
 
 
 # spatter

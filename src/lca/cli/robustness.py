@@ -48,7 +48,9 @@ def robustness_command(
     """Measure what damaged images cost a model: 19 corruptions in five severities, and 10 perturbation sequences.
 
     The damage is generated, by seed, with the definitions of Hendrycks and Dietterich (2019), or read from the
-    published files with --files. Images of one size are damaged as they are, others as the model sees them.
+    published files with --files. Images of one size are damaged as they are, others as the model sees them. All 95
+    cells and 10 sequences of n images are about 400 n answers: --limit 200 gives a first look. docs/robustness.md
+    defines the numbers.
 
     Examples:
 
@@ -99,6 +101,9 @@ def robustness_command(
     alike = ("data", "images", "seed", "generated")
     if theirs is not None and (unlike := [key for key in alike if facts[key] != theirs.get(key)]):
         progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
+    if other is not None:
+        facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
+        facts["flip_ratios"] = scores.flip_ratios(other)
     if out is not None:
         write_json(out, facts)
     if radar is not None:
@@ -124,11 +129,12 @@ def _images(data: str, learner: Any, progress: Any) -> Any:
 
 def _print(scores: Any, other: Any) -> None:
     """A table: every kind of damage, then the means; beside another model's numbers if there are any."""
+    from lca.robustness.perturbations import NOISE
 
     def line(what: str, value: float | None, beside: float | None, more: str = "") -> None:
         if value is not None:
             against = "" if other is None or beside is None else f"   other {beside:5.1f}   {value - beside:+5.1f}"
-            print(f"{what:<20} {value:5.1f} %{against}{more}")
+            print(f"{what:<24}{value:5.1f} %{against}{more}")
 
     where = "generated" if scores.generated else "published files"
     print(f"{scores.images} images, {where}; accuracies")
@@ -137,11 +143,21 @@ def _print(scores: Any, other: Any) -> None:
     for name, mean in scores.by_corruption().items():
         each = " ".join(f"{value:5.1f}" for value in scores.corrupted[name].values())
         line(name, mean, theirs.get(name), f"   by severity {each}")
+    ratios = {} if other is None else scores.flip_ratios(other)
     for name, own in scores.perturbed.items():
         beside = {} if other is None else other.perturbed.get(name, {})
-        line(f"{name}, frames", own["accuracy"], beside.get("accuracy"), f"   flips {own['flips']:.1f} %")
-    for what in ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "score"):
+        more = f"   flips {own['flips']:.1f} %"
+        if name in NOISE:
+            more += f" (from frame to frame {own['flips_previous']:.1f} %)"
+        if (ratio := ratios.get(name)) is not None:
+            more += f", {ratio:.0f} % of the other's"
+        line(f"{name}, frames", own["accuracy"], beside.get("accuracy"), more)
+    for what in ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "flip_rate_previous", "score"):
         line(what.replace("_", " "), getattr(scores, what), other and getattr(other, what))
+    if ratios:
+        mean, still = scores.mean_flip_ratio(other), [name for name, ratio in ratios.items() if ratio is None]
+        value = f"{mean:5.1f} %" if mean is not None else f"    - (the other never flips: {', '.join(still)})"
+        print(f"{'mFR':<24}{value}")
 
 
 def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None) -> None:

@@ -5,8 +5,12 @@
     score = (Acc_C + Acc_P) / 2
 
 The flip rate of a sequence is the share of frames whose answer differs from the frame before; for noise, whose frames
-are unrelated, from the first frame (Hendrycks and Dietterich 2019, without their division by a reference model). All
-in per cent.
+are unrelated, from the first frame (Hendrycks and Dietterich 2019). The LCA paper's evaluation takes the frame before
+in all of them (`previous`). Relative to another model's,
+
+    mFR = mean over perturbations of (flip rate / the other model's)
+
+where Hendrycks and Dietterich take AlexNet's. All in per cent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +22,10 @@ from torch import Tensor
 
 from lca.errors import LcaError
 from lca.robustness.corruptions import SEVERITIES
-from lca.robustness.perturbations import NOISE
+from lca.robustness.perturbations import FRAMES, NOISE
+
+AT_ONCE = 2**28
+"""Bytes of frames made together."""
 
 Answers = Callable[[Tensor], Tensor]
 """Images (n, 3, h, w) in uint8 -> the number of the class that is answered (n,)."""
@@ -35,7 +42,7 @@ class RobustnessScores:
     corrupted: dict[str, dict[int, float]] = field(default_factory=dict)
     """Accuracy by corruption and severity."""
     perturbed: dict[str, dict[str, float]] = field(default_factory=dict)
-    """`accuracy` and `flips` by perturbation."""
+    """`accuracy`, `flips` and `flips_previous` by perturbation."""
 
     def by_corruption(self) -> dict[str, float]:
         """Mean over severities."""
@@ -58,6 +65,24 @@ class RobustnessScores:
         return _mean(each["flips"] for each in self.perturbed.values())
 
     @property
+    def flip_rate_previous(self) -> float | None:
+        return _mean(each.get("flips_previous") for each in self.perturbed.values())
+
+    def flip_ratios(self, other: "RobustnessScores") -> dict[str, float | None]:
+        """Flip rates relative to another model's, of what both were asked; None where the other never flips."""
+        pairs = {
+            name: (each["flips"], other.perturbed[name]["flips"])
+            for name, each in self.perturbed.items()
+            if name in other.perturbed
+        }
+        return {name: 100 * own / theirs if theirs else None for name, (own, theirs) in pairs.items()}
+
+    def mean_flip_ratio(self, other: "RobustnessScores") -> float | None:
+        """mFR; not defined where the other model never flips."""
+        ratios = self.flip_ratios(other).values()
+        return None if None in ratios else _mean(ratios)
+
+    @property
     def score(self) -> float | None:
         both = (self.accuracy_c, self.accuracy_p)
         return None if None in both else _mean(both)
@@ -71,6 +96,7 @@ class RobustnessScores:
             "at_severity_5": self.at_severity_5,
             "accuracy_p": self.accuracy_p,
             "flip_rate": self.flip_rate,
+            "flip_rate_previous": self.flip_rate_previous,
             "score": self.score,
             "corrupted": {name: {str(k): v for k, v in each.items()} for name, each in self.corrupted.items()},
             "perturbed": self.perturbed,
@@ -91,11 +117,13 @@ def accuracy(answers: Tensor, labels: Tensor) -> float:
 
 
 def sequence_scores(answers: Tensor, labels: Tensor, noise: bool) -> dict[str, float]:
-    """Accuracy and flip rate of answers (n, frames)."""
+    """Accuracy and flip rates of answers (n, frames)."""
     answers = answers.cpu()
-    before = answers[:, :1] if noise else answers[:, :-1]
-    right = (answers == labels.cpu()[:, None]).double().mean()
-    return {"accuracy": float(100 * right), "flips": float(100 * (answers[:, 1:] != before).double().mean())}
+    right = answers == labels.cpu()[:, None]
+    previous = answers[:, 1:] != answers[:, :-1]
+    flips = answers[:, 1:] != answers[:, :1] if noise else previous
+    shares = {"accuracy": right, "flips": flips, "flips_previous": previous}
+    return {name: float(100 * each.double().mean()) for name, each in shares.items()}
 
 
 def measure(
@@ -126,9 +154,10 @@ def measure(
         for severity in severities:
             scores.corrupted[name][severity] = accuracy(asked(make(severity)), labels)
             advance(1)
+    together = max(AT_ONCE // (FRAMES * max(images[:1].numel(), 1)), 1)
     for name, sequences in perturbed.items():
         rows = []
-        for numbers in torch.arange(len(images)).split(max(at_once // 16, 1)):
+        for numbers in torch.arange(len(images)).split(together):
             frames = sequences(numbers)
             rows.append(asked(frames.flatten(0, 1)).reshape(len(frames), -1).cpu())
         scores.perturbed[name] = sequence_scores(torch.cat(rows), labels, name in NOISE)
