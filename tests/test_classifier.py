@@ -545,18 +545,19 @@ def test_torchvision_data_sets_teach_the_same_as_folders(tmp_path):
 def test_an_image_set_teaches_the_same_as_pairs_and_needs_no_image_of_every_class():
     from lca.data.folders import image_set
 
-    decoded = [(decode(image, 73), name) for image, name in pairs("red", "blue")]
+    decoded = Pixels.of([decode(image, 73) for image, _ in pairs("red", "blue")])
+    kept = [(number, name) for number, (_, name) in enumerate(pairs("red", "blue"))]
     expected = build(tuning="none")
     expected.learn(pairs("red", "blue"))
     for classes in (["blue", "red"], ["blue", "green", "red"]):
         model = build(tuning="none")
-        model.learn(image_set(decoded, classes))
+        model.learn(image_set(decoded, kept, classes))
         assert model.classes == ["blue", "red"]
         assert model.predict(photo("red", 5))[0].label == "red"
         if len(classes) == 2:  # without the empty class, the images come in another order
             torch.testing.assert_close(logits(model), logits(expected), rtol=0, atol=1e-5)
     with pytest.raises(LcaError, match="is empty"):
-        build(tuning="none").learn(image_set([], ["red"]))
+        build(tuning="none").learn(image_set(Pixels.of([]), [], ["red"]))
 
 
 def test_a_folder_may_mix_known_and_new_classes(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from lca.data.images import ImageSet, Pixels, packed
 from lca.data.views import evaluation_view
 from lca.features import FeatureExtractor, extract
 from lca.progress import Progress
@@ -28,6 +29,20 @@ def test_extraction_is_the_transformer_on_the_evaluation_view(make_extractor, ma
         views = evaluation_view(images.pixels, extractor.preprocessing, 1.0)
         expected = extractor.vit(views)  # a model without head returns its feature
     torch.testing.assert_close(extract(extractor, images, Progress(), "x"), expected)
+
+
+def test_extraction_never_holds_more_than_a_batch(make_extractor, monkeypatch):
+    draws = torch.Generator().manual_seed(0)
+    shapes = torch.tensor([[9, 12], [20, 8], [11, 11], [8, 30], [16, 16]])
+    row = torch.randint(256, (3 * int(shapes.prod(1).sum()),), generator=draws, dtype=torch.uint8)
+    images = ImageSet(packed(row, shapes), torch.zeros(5, dtype=torch.long), ("a",))
+    extractor, batches, plain = make_extractor(), [], Pixels.to
+    expected = extract(extractor, images.pixels, Progress(), "x")
+    monkeypatch.setattr(Pixels, "to", lambda self, device: batches.append(self.canvas.shape) or plain(self, device))
+    monkeypatch.setattr(ImageSet, "pixels", property(lambda _: pytest.fail("the whole set was copied")))
+    features = extract(extractor, images, Progress(), "x", batch_size=2)
+    assert batches == [(2, 3, 20, 12), (2, 3, 11, 30), (1, 3, 16, 16)]
+    torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
 def test_the_centre_crop_counts(make_extractor, make_images):

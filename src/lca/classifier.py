@@ -213,7 +213,7 @@ class ContinualClassifier:
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
         images, _ = self._read(data)
-        answers = self._answers(images.pixels, branch, unknown_at)
+        answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
             [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
@@ -319,12 +319,12 @@ class ContinualClassifier:
         classifier.load_state(state)
         return classifier
 
-    def _answers(self, pixels: Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
+    def _answers(self, images: ImageSet | Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
         if not self.classes:
             raise LcaError("this classifier has not learnt any class yet; call learn first")
-        if not len(pixels):
+        if not len(images):
             return []
-        features = self.features(pixels)
+        features = self.features(images)
         rows = self.probabilities(features, branch).cpu()
         distances = self.method.percentiles(features, branch or self.branch)
         answers = []

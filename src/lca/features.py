@@ -121,14 +121,13 @@ def extract(
 
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself.
     """
-    pixels = images.pixels if isinstance(images, ImageSet) else images
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     training = extractor.training
     extractor.eval()
     rows = []
-    with progress.task(what, len(pixels)) as advance:
-        for index in torch.arange(len(pixels)).split(batch_size):
-            rows.append((embed or extractor)(extractor.evaluation_views(pixels[index])))
+    with progress.task(what, len(images)) as advance:
+        for index in torch.arange(len(images)).split(batch_size):
+            rows.append((embed or extractor)(extractor.evaluation_views(images[index])))
             advance(len(index))
     extractor.train(training)
     return torch.cat(rows) if rows else torch.empty(0, extractor.width, device=extractor.compute.device)

@@ -18,7 +18,7 @@ import tiny
 from lca.backbones import load_backbone
 from lca.cli import app
 from lca.data import cache
-from lca.data.images import ImageSet, Pixels
+from lca.data.decoding import read_together
 from lca.methods import methods
 from lca.progress import Progress
 from lca.runs import sweep as sweeps
@@ -424,12 +424,7 @@ def test_the_cache_of_decoded_images(lca, tmp_path, monkeypatch):
     monkeypatch.setenv("LCA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LCA_CACHE_GB", "2")
     assert lca("cache")[1] == f"0 set(s), 0.0 MB of at most 2 GB, in {tmp_path / 'cache'}\n"
-    images = ImageSet(
-        Pixels(torch.zeros(600, 3, 40, 50, dtype=torch.uint8), torch.full((600, 2), 40)),
-        torch.zeros(600).long(),
-        ("a",),
-    )
-    cache.save("f" * 40, images, Progress())
+    cache.save("f" * 40, read_together([torch.zeros(3, 40, 50)] * 600, 64, Progress()), Progress())
     code, out, _ = lca("cache")
     assert code == 0
     assert "ffffffffffff       600 images         3.6 MB  used 20" in out

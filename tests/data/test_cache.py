@@ -3,6 +3,7 @@
 import os
 import stat
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,15 +11,24 @@ import torch
 from PIL import Image
 
 from lca.config import DataOptions
-from lca.data import cache, sources
-from lca.data.images import ImageSet, Pixels
+from lca.data import cache, decoding, sources
+from lca.data.decoding import read_together
+from lca.data.images import Packed, Pixels
 from lca.errors import LcaError
 from lca.progress import Progress
 
 
 class Told(Progress):
     def __init__(self):
-        self.warnings = []
+        self.lines, self.warnings, self.tasks = [], [], []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    @contextmanager
+    def task(self, what, total):
+        self.tasks.append(what)
+        yield lambda units: None
 
     def warning(self, text):
         self.warnings.append(text)
@@ -48,16 +58,21 @@ def files(root):
     return {each.name: sorted(each.iterdir()) for each in sorted(root.iterdir())}
 
 
-def read(tree, monkeypatch, forget=True):
-    """The training images as a run reads them, and how many files were decoded for it."""
+def read(tree, monkeypatch, told=None):
+    """The training images as a run reads them, and how many sets were decoded for it."""
     decoded = []
-    plain = sources._decode
-    monkeypatch.setattr(sources, "_decode", lambda *given: decoded.append(1) or plain(*given))
-    if forget:
-        sources._decoded.clear()
-    images = sources.load_source(DataOptions(source=f"folder:{tree}"), 0, 64, Progress()).train
-    monkeypatch.setattr(sources, "_decode", plain)
+    plain = sources.read_together
+    monkeypatch.setattr(
+        sources, "read_together", lambda paths, *given: (len(paths) > 2 and decoded.append(1)) or plain(paths, *given)
+    )
+    sources._decoded.clear()
+    images = sources.load_source(DataOptions(source=f"folder:{tree}"), 0, 64, told or Progress()).train
+    monkeypatch.setattr(sources, "read_together", plain)
     return images, len(decoded)
+
+
+def reading(tree):
+    return read_together([path for own in files(tree / "train").values() for path in own], 64, Progress())
 
 
 def equal(one, two):
@@ -90,36 +105,142 @@ def test_other_content_is_another_entry(tree, monkeypatch):
 
 
 def test_the_key_depends_on_content_names_classes_and_size(tree, tmp_path):
-    plain = cache.key(files(tree / "train"), 64)
-    assert plain == cache.key(files(tree / "train"), 64)
-    assert plain != cache.key(files(tree / "train"), 65)
-    assert plain != cache.key(files(tree / "test"), 64)
+    def key(listing, size=64):
+        return cache.key(listing, size, Progress())
+
+    plain = key(files(tree / "train"))
+    assert plain == key(files(tree / "train"))
+    assert plain != key(files(tree / "train"), 65)
+    assert plain != key(files(tree / "test"))
     listing = files(tree / "train")
-    assert plain != cache.key({"cat": listing["dog"], "dog": listing["cat"]}, 64)
+    assert plain != key({"cat": listing["dog"], "dog": listing["cat"]})
     os.rename(tree / "train" / "cat" / "0.png", tree / "train" / "cat" / "00.png")
-    assert plain != cache.key(files(tree / "train"), 64)
+    assert plain != key(files(tree / "train"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "other count", "no json", "missing part"])
 def test_a_broken_entry_is_thrown_away(tree, monkeypatch, damage):
-    images, _ = read(tree, monkeypatch)
-    copy = Pixels(images.pixels.canvas.clone(), images.pixels.sizes)  # the set itself is a map of the file
-    whole = ImageSet(copy, images.labels, images.classes)
-    del images
+    whole = read(tree, monkeypatch)[0].fingerprint()
     sources._decoded.clear()
     for entry in [each.path for each in cache.entries()]:
         if damage == "cut":
-            content = (entry / "canvas.npy").read_bytes()
-            (entry / "canvas.npy").write_bytes(content[: len(content) // 2])
+            os.truncate(entry / "pixels", (entry / "pixels").stat().st_size // 2)
         elif damage == "other count":
-            np.save(entry / "labels.npy", np.zeros(3, dtype=np.int64))
+            np.save(entry / "digests.npy", np.zeros((3, 16), dtype=np.uint8))
         elif damage == "no json":
             (entry / "about.json").write_text("{")
         else:
             (entry / "sizes.npy").unlink()
     again, decoded = read(tree, monkeypatch)
     assert decoded == 2
-    assert equal(whole, again)
+    assert again.fingerprint() == whole
+
+
+def test_files_that_did_not_change_are_not_read_again(tree, monkeypatch):
+    first, again, moved, touched = Told(), Told(), Told(), Told()
+    images, _ = read(tree, monkeypatch, first)
+    assert first.tasks.count("looking for changed images") == 2
+    assert read(tree, monkeypatch, again)[1] == 0
+    assert "looking for changed images" not in again.tasks
+    other = tree.rename(tree.with_name("moved"))
+    assert read(other, monkeypatch, moved)[1] == 0, "the same content elsewhere"
+    assert moved.tasks.count("looking for changed images") == 2
+    (other / "train" / "cat" / "0.png").touch()
+    assert read(other, monkeypatch, touched)[1] == 0, "the same content at another time"
+    assert touched.tasks.count("looking for changed images") == 1
+    assert equal(images, read(other, monkeypatch)[0])
+
+
+def test_images_of_many_sizes_are_kept_without_padding(tree, monkeypatch):
+    images, _ = read(tree, monkeypatch)
+    assert isinstance(images._open()[0], Packed)
+    for entry in cache.entries():
+        assert (entry.path / "pixels").stat().st_size == 2 * sum(3 * height * 12 for height in range(9, 13))
+
+
+def test_images_of_one_size_stay_one_batch(tree, monkeypatch):
+    for path in tree.rglob("*.png"):
+        Image.open(path).resize((12, 9)).save(path)
+    images, _ = read(tree, monkeypatch)
+    assert isinstance(images._open()[0], Pixels)
+    assert equal(images, read(tree, monkeypatch)[0])
+
+
+def test_a_broken_file_does_not_keep_a_set_out(tree, monkeypatch):
+    (tree / "train" / "cat" / "2.png").write_bytes(b"no image")
+    (tree / "train" / "dog" / "3.png").unlink()
+    (tree / "train" / "dog" / "3.png").symlink_to(tree / "nowhere.png")
+    told = Told(), Told()
+    images, decoded = read(tree, monkeypatch, told[0])
+    assert (len(images), decoded) == (6, 2)
+    again, decoded = read(tree, monkeypatch, told[1])
+    assert decoded == 0
+    assert equal(images, again)
+    assert told[0].lines == told[1].lines, "it is told in every run"
+    assert "2 files or images left out:" in told[1].lines[0]
+    Image.new("RGB", (12, 11), (1, 2, 3)).save(tree / "nowhere.png")
+    mended, decoded = read(tree, monkeypatch)
+    assert (len(mended), decoded) == (7, 1)
+
+
+def test_what_can_be_read_now_is_read(tree, monkeypatch):
+    """A package for another format may have been installed since."""
+    plain = decoding._identify
+
+    def without(file, path, what):
+        if path.name == "2.png":
+            raise decoding.UnreadableImage(what, "needs another package")
+        return plain(file, path, what)
+
+    monkeypatch.setattr(decoding, "_identify", without)
+    assert len(read(tree, monkeypatch)[0]) == 6
+    assert read(tree, monkeypatch)[1] == 0
+    monkeypatch.setattr(decoding, "_identify", plain)
+    images, decoded = read(tree, monkeypatch)
+    assert (len(images), decoded) == (8, 2)
+    assert read(tree, monkeypatch)[1] == 0
+
+
+def test_training_and_test_images_do_not_drive_each_other_out(tree, monkeypatch):
+    read(tree, monkeypatch)
+    train, _ = cache.entries()
+    cache.clear()
+    monkeypatch.setenv("LCA_CACHE_GB", str(1.2 * train.bytes / 1e9))
+    for _ in range(3):
+        told = Told()
+        _, decoded = read(tree, monkeypatch, told)
+        assert [entry.path for entry in cache.entries()] == [train.path]
+        (text,) = told.lines
+        assert "8 decoded images" in text
+        assert "do not fit into the cache" in text
+        assert "will be decoded in every run; LCA_CACHE_GB=0.02 would keep them" in text
+    assert decoded == 1
+    monkeypatch.setenv("LCA_CACHE_GB", "0")
+    told = Told()
+    assert read(tree, monkeypatch, told)[1] == 2
+    assert told.lines == [], "it was asked for"
+
+
+def test_near_copies_are_told_in_every_run_and_looked_for_once(tree, monkeypatch):
+    draw = np.random.default_rng(1)
+    smooth = Image.fromarray(draw.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize((60, 50), Image.BICUBIC)
+    for part in ("train", "test"):
+        smooth.save(tree / part / "cat" / "same.png")
+    looked, plain = [], sources.near_copies
+    monkeypatch.setattr(sources, "near_copies", lambda *given: looked.append(1) or plain(*given))
+    told = Told(), Told()
+    for each in told:
+        read(tree, monkeypatch, each)
+    assert looked == [1]
+    assert told[0].lines == told[1].lines
+    text = told[1].lines[-1]
+    assert text.startswith("1 test image(s) are near copies")
+    assert "test/cat/same.png looks like train/cat/same.png" in text
+    assert sources.load_source(DataOptions(source=f"folder:{tree}"), 0, 64, Progress()).near_copies == 1
+    cache.clear()
+    sources._decoded.clear()
+    read(tree, monkeypatch)
+    assert looked == [1, 1]
 
 
 def test_small_sets_are_not_kept(tree, monkeypatch):
@@ -148,22 +269,24 @@ def test_the_least_recently_used_entry_goes(tree, monkeypatch):
 
 
 def test_a_disk_that_takes_nothing_costs_a_warning(tree, monkeypatch, home):
-    images, _ = read(tree, monkeypatch)
-    cache.clear()
-    told = Told()
-    plain = np.save
+    told, plain = Told(), np.save
 
     def full(path, values):
-        if "canvas" in str(path):
+        if "digests" in str(path):
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
         plain(path, values)
 
     monkeypatch.setattr(np, "save", full)
-    cache.save("a" * 40, images, told)
-    assert "No space left on device" in told.warnings[0]
+    cache.save("a" * 40, reading(tree), told)
+    (text,) = told.warnings
+    assert f"could not be kept in {home} (No space left on device)" in text
+    assert "make room, or name another folder with LCA_CACHE" in text
     assert list(home.iterdir()) == []
     assert cache.load("a" * 40) is None
+    images, _ = read(tree, monkeypatch, told)
+    assert len(images) == 8, "the run goes on"
+    assert len(told.warnings) == 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -178,7 +301,7 @@ def test_clearing(tree, monkeypatch, home):
     assert cache.clear() == 0
     read(tree, monkeypatch)
     (home / f".{'a' * 40}.{'b' * 32}").mkdir()
-    (home / f".{'a' * 40}.{'b' * 32}" / "canvas.npy").write_bytes(b"half")
+    (home / f".{'a' * 40}.{'b' * 32}" / "pixels").write_bytes(b"half")
     others = {"notes", ".git", ".ssh", "f" * 39}
     for name in others:
         (home / name).mkdir()

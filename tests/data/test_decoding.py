@@ -331,7 +331,7 @@ def test_of_several_frames_the_first_counts(tmp_path, suffix):
 def test_the_second_picture_of_a_phone_photo_is_no_animation(tmp_path):
     first, second = noise(16, 16, 1), noise(16, 16, 2)
     first.save(tmp_path / "photo.jpg", format="MPO", save_all=True, append_images=[second])
-    read = decoding.read_all([tmp_path / "photo.jpg"], 20, Progress())[0]
+    read = next(decoding.read_all([tmp_path / "photo.jpg"], 20, Progress()))
     assert not read.several_frames
     first.save(tmp_path / "first.jpg")
     assert torch.equal(read.pixels, decode(tmp_path / "first.jpg", 20))

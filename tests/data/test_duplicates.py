@@ -9,10 +9,16 @@ from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_images
 
 from lca.config import DataOptions
-from lca.data.duplicates import near_copies
+from lca.data import duplicates
 from lca.data.images import Pixels
 from lca.data.sources import load_source
 from lca.progress import Progress
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def near_copies(one, two):
+    return duplicates.near_copies(one, two, Progress())
 
 
 def photographs():
@@ -77,6 +83,15 @@ def test_pictures_on_plain_ground_are_not_taken_for_each_other():
     for picture in noisy:
         picture.paste(Image.fromarray(draw.integers(0, 256, (20, 20, 3), dtype=np.uint8)), (22, 22))
     assert len(near_copies(pixels(noisy[:20]), pixels(noisy[20:]))) <= 1
+
+
+def test_a_picture_with_a_common_quarter_but_no_near_hash():
+    """Two pictures whose hashes agree in one quarter only are looked at, and found to be far apart."""
+    levels = np.linspace(0, 255, 90)
+    rising = np.tile(levels, (80, 1))
+    half = np.concatenate([rising[:20], rising[20:, ::-1]])
+    one, two = (Image.fromarray(each.astype(np.uint8)).convert("RGB") for each in (rising, half))
+    assert near_copies(pixels([one]), pixels([two])) == []
 
 
 def test_nothing_has_no_copies():

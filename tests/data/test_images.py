@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lca.data.images import ClosedError, Pixels
+from lca.data.images import ClosedError, ImageSet, Packed, Pixels, packed
 
 
 def test_images_of_any_size_share_a_canvas():
@@ -14,6 +14,62 @@ def test_images_of_any_size_share_a_canvas():
         assert torch.equal(canvas[:, :height, :width], image)
         assert canvas.sum() == image.sum()
     assert pixels[torch.tensor([1])].sizes.tolist() == [[4, 1]]
+
+
+def some_images(sizes):
+    draws = torch.Generator().manual_seed(0)
+    return [torch.randint(256, (3, *size), generator=draws, dtype=torch.uint8) for size in sizes]
+
+
+def in_a_row(images):
+    return packed(torch.cat([each.flatten() for each in images]), torch.tensor([each.shape[1:] for each in images]))
+
+
+def test_images_in_a_row_get_a_canvas_by_the_batch():
+    images = some_images([(2, 5), (4, 1), (3, 3), (4, 5)])
+    row = in_a_row(images)
+    assert isinstance(row, Packed)
+    assert len(row) == 4
+    batch = row[torch.tensor([2, 0])]
+    assert batch.canvas.shape == (2, 3, 3, 5)
+    assert batch.sizes.tolist() == [[3, 3], [2, 5]]
+    assert torch.equal(batch.image(0), images[2])
+    assert torch.equal(batch.canvas, Pixels.of([images[2], images[0]]).canvas)
+    for number, image in enumerate(images):
+        assert torch.equal(row.image(number), image)
+        assert row.image(number).untyped_storage().data_ptr() == row.row.untyped_storage().data_ptr(), "no copy"
+
+
+def test_images_of_one_size_in_a_row_are_a_batch_as_they_lie():
+    images = some_images([(2, 5)] * 3)
+    values = torch.cat([each.flatten() for each in images])
+    whole = packed(values, torch.tensor([[2, 5]] * 3))
+    assert isinstance(whole, Pixels)
+    assert whole.canvas.data_ptr() == values.data_ptr()
+    assert torch.equal(whole.canvas, torch.stack(images))
+
+
+def test_a_set_reads_only_the_batch_that_is_asked_for(monkeypatch):
+    images = some_images([(2, 5), (4, 1), (3, 3), (4, 5)])
+    everything = ImageSet(in_a_row(images), torch.tensor([0, 1, 0, 1]), ("a", "b"))
+    second = everything.of_classes(["b"])
+    read, plain = [], Packed.image
+    monkeypatch.setattr(Packed, "image", lambda self, number: read.append(number) or plain(self, number))
+    assert torch.equal(second[torch.tensor([1])].canvas[0], images[3])
+    assert read == [3]
+    assert second.pixels.canvas.shape == (2, 3, 4, 5)
+    assert second.sizes.tolist() == [[4, 1], [4, 5]]
+
+
+def test_a_fingerprint_does_not_depend_on_how_images_lie():
+    images, labels = some_images([(2, 5), (4, 1), (3, 3)]), torch.tensor([0, 1, 0])
+    row = ImageSet(in_a_row(images), labels, ("a", "b"))
+    canvas = ImageSet(Pixels.of(images), labels, ("a", "b"))
+    again = ImageSet(in_a_row(images[::-1]), labels.flip(0), ("a", "b")).subset(torch.tensor([2, 1, 0]))
+    assert row.fingerprint() == canvas.fingerprint() == again.fingerprint()
+    images[1][0, 0, 0] += 1
+    assert row.fingerprint() != ImageSet(Pixels.of(images), labels, ("a", "b")).fingerprint()
+    assert row.fingerprint() != row.subset(torch.tensor([1, 0, 2])).fingerprint()
 
 
 def test_no_images():

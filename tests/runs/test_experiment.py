@@ -47,6 +47,7 @@ def test_a_finished_run(finished):
     assert results["data"]["task_sizes"] == [3, 1, 2, 4]
     assert sorted(results["data"]["class_order"]) == list("0123456789")
     assert results["data"]["train_images"] == [6] * 10
+    assert results["data"]["near_copies"] is None, "nobody looked for them"
     assert list(results["branches"]) == ["none", "best"]
     assert [line["accuracies"] for line in log_of(finished, "evaluated")] == [
         [

@@ -1,39 +1,52 @@
 """Decoded images on disk: a set that was decoded once is read from there as a memory map.
 
 An entry is a folder named by a hash of the files' content, their names and the working size, so a changed file is
-another entry. It is written beside and renamed, which makes it whole or absent. The least recently used entries go when
-all of them together are larger than the limit.
+another entry. It also has a stamp of the files' places, sizes and times (a file's time of change cannot be set back):
+as long as that fits, the files are not read again to know their content. Files that could not be read are part of an
+entry and tried again whenever it is used.
+
+An entry is written beside and renamed, which makes it whole or absent. The least recently used entries go when all of
+them together are larger than the limit, but none that this process reads: the training and the test images of a run do
+not drive each other out.
 """
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lca.data.images import ImageSet, Pixels
+from lca.data.decoding import LeftOut, Reading
+from lca.data.images import Images, packed
 from lca.errors import LcaError
+from lca.files import hash_json, write_json
 from lca.progress import Progress
 
 FEWEST = 500
 """Sets with fewer images are decoded every time: that is quick."""
 LIMIT = 20e9
 """Bytes of all entries together, where `LCA_CACHE_GB` says nothing."""
-_FORMAT = 1
+_FORMAT = 2
 _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{32}")
 """Names of what is ours in the folder; nothing else is ever touched."""
 _ABANDONED = 86400.0
 """Seconds after which an entry that was never finished is nobody's any more."""
+_FACTS, _FACTS_KEPT = "facts.json", 100
+_in_use: WeakValueDictionary[str, Images] = WeakValueDictionary()
+"""Entries whose memory maps this process holds: to remove them would free nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,60 +77,109 @@ def limit() -> float:
         raise LcaError(f"LCA_CACHE_GB must be a number of gigabytes, came {text!r}") from None
 
 
-def key(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
-    """A hash of the content and the names of all files, class by class."""
+def key(files: Mapping[str, Sequence[Path]], working_size: int, progress: Progress) -> str:
+    """A hash of the content and the names of all files, class by class; a file that cannot be read has no content."""
     digest = blake2b(f"{_FORMAT}/{working_size}".encode(), digest_size=20)
-    for name, paths in files.items():
-        digest.update(f"/{name}/{len(paths)}/".encode())
-        for path in paths:
-            content = path.read_bytes()
-            digest.update(f"{path.name}/{len(content)}/".encode())
-            digest.update(content)
+    with progress.task("looking for changed images", sum(map(len, files.values()))) as advance:
+        for name, paths in files.items():
+            digest.update(f"/{name}/{len(paths)}/".encode())
+            for path in paths:
+                try:
+                    content = path.read_bytes()
+                    digest.update(f"{path.name}/{len(content)}/".encode() + content)
+                except OSError:
+                    digest.update(f"{path.name}/-/".encode())
+                advance(1)
     return digest.hexdigest()
 
 
-def load(name: str) -> ImageSet | None:
-    """The set of that key, if it is there; one that is not whole is thrown away."""
+def stamp_of(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
+    """A hash of the places, sizes and times of all files."""
+    versions = [[name, [[str(path), *_version(path)] for path in paths]] for name, paths in files.items()]
+    return hash_json([_FORMAT, working_size, versions])
+
+
+def stamped(stamp: str) -> str | None:
+    """The key of the entry with that stamp, if there is one."""
+    return next((path.name for path in _ours(_ENTRY) if _json(path / "about.json").get("stamp") == stamp), None)
+
+
+def load(name: str, stamp: str = "") -> Reading | None:
+    """The entry of that key, if it is there; it gets the stamp that is given. One that is not whole is thrown away."""
     path = folder() / name
     if not path.is_dir():
         return None
     try:
         about = json.loads((path / "about.json").read_text(encoding="utf-8"))
-        canvas = np.load(path / "canvas.npy", mmap_mode="c")  # private: what is written stays in this process
-        sizes, labels = np.load(path / "sizes.npy"), np.load(path / "labels.npy")
-        classes = tuple(about["classes"])
-        if not (about["format"] == _FORMAT and len(canvas) == len(sizes) == len(labels) == about["images"]):
+        sizes = torch.from_numpy(np.load(path / "sizes.npy"))
+        digests, several_frames = np.load(path / "digests.npy"), np.load(path / "several_frames.npy")
+        # private: what is written stays in this process
+        row = torch.from_numpy(np.memmap(path / "pixels", np.uint8, "c")) if len(sizes) else torch.empty(0)
+        left_out = {int(place): LeftOut(*each) for place, each in about["left_out"].items()}
+        counts = {len(sizes), len(digests), len(several_frames), about["images"]}
+        if about["format"] != _FORMAT or len(counts) > 1 or len(row) != _bytes(sizes):
             raise ValueError("the parts do not belong together")
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         shutil.rmtree(path, ignore_errors=True)  # what is left of one would be in the way of the next
         return None
     except OSError:
         return None
-    with contextlib.suppress(OSError):  # a cache that others own
+    with contextlib.suppress(OSError, LcaError):  # a cache that others own
+        if stamp and stamp != about.get("stamp"):
+            write_json(path / "about.json", {**about, "stamp": stamp})
         os.utime(path / "about.json")
-    return ImageSet(Pixels(torch.from_numpy(canvas), _tensor(sizes)), _tensor(labels), classes)
+    _in_use[name] = pixels = packed(row, sizes)
+    return Reading(pixels, digests, several_frames, left_out)
 
 
-def save(name: str, images: ImageSet, progress: Progress) -> None:
-    """Keep a set. A disk that is full or cannot be written to costs a warning, not the run."""
-    pixels, size = images.pixels, images.pixels.canvas.nbytes
-    if len(images) < FEWEST or size > limit():
+def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> None:
+    """Keep what was read. A disk that is full or cannot be written to costs a warning, not the run."""
+    if not limit():
         return
-    home = folder()
+    home, size = folder(), _bytes(reading.pixels.sizes)
     beside = home / f".{name}.{uuid.uuid4().hex}"
     try:
-        _make_room(size)
+        if needed := _make_room(size):
+            progress.line(
+                f"{len(reading.pixels)} decoded images ({size / 1e9:.3g} GB) do not fit into the cache of "
+                f"{limit() / 1e9:g} GB and will be decoded in every run; LCA_CACHE_GB={needed} would keep them"
+            )
+            return
         beside.mkdir(parents=True)
-        np.save(beside / "canvas.npy", pixels.canvas.numpy())
-        np.save(beside / "sizes.npy", pixels.sizes.numpy())
-        np.save(beside / "labels.npy", images.labels.numpy())
-        about = {"format": _FORMAT, "images": len(images), "classes": list(images.classes)}
+        with (beside / "pixels").open("wb") as file:
+            for number in range(len(reading.pixels)):
+                file.write(reading.pixels.image(number).contiguous().numpy().data)
+        np.save(beside / "sizes.npy", reading.pixels.sizes.numpy())
+        np.save(beside / "digests.npy", reading.digests)
+        np.save(beside / "several_frames.npy", reading.several_frames)
+        left_out = {str(place): [each.what, each.reason] for place, each in reading.left_out.items()}
+        about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out, "stamp": stamp}
         (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
         os.rename(beside, home / name)
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         if not (home / name).exists():  # else another process was faster
-            progress.warning(f"decoded images could not be kept in {home} ({error.strerror or error})")
+            progress.warning(
+                f"decoded images could not be kept in {home} ({error.strerror or error}) and will be decoded in every "
+                "run; make room, or name another folder with LCA_CACHE"
+            )
+
+
+def remove(name: str) -> None:
+    """Remove an entry."""
+    shutil.rmtree(folder() / name, ignore_errors=True)
+
+
+def remembered(what: str, find: Callable[[], Any]) -> Any:
+    """Something that takes a while to find, from the last time; the latest hundred are kept."""
+    path = folder() / _FACTS
+    facts = _json(path)
+    if what not in facts:
+        facts = dict([*facts.items(), (what, find())][-_FACTS_KEPT:])
+        with contextlib.suppress(OSError, LcaError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, facts)
+    return facts[what]
 
 
 def entries() -> list[Entry]:
@@ -125,10 +187,10 @@ def entries() -> list[Entry]:
     found = []
     for about in (each / "about.json" for each in _ours(_ENTRY)):
         try:
-            images = json.loads(about.read_text(encoding="utf-8"))["images"]
+            images = _json(about)["images"]
             size = sum(each.stat().st_size for each in about.parent.iterdir())
             found.append(Entry(about.parent, images, size, about.stat().st_mtime))
-        except (OSError, ValueError, KeyError):
+        except (OSError, KeyError):
             continue
     return sorted(found, key=lambda entry: entry.used)
 
@@ -139,6 +201,7 @@ def clear() -> int:
     size = sum(file.stat().st_size for path in paths for file in path.iterdir())
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
+    (folder() / _FACTS).unlink(missing_ok=True)
     return size
 
 
@@ -149,19 +212,43 @@ def _ours(name: re.Pattern[str]) -> list[Path]:
     return [path for path in found if name.fullmatch(path.name) and path.is_dir()]
 
 
-def _make_room(size: int) -> None:
-    """Remove the least recently used entries until one of this size fits, and what writers that were killed left."""
+def _make_room(size: int) -> float:
+    """Remove the least recently used entries until one of this size fits, and what writers that were killed left. If
+    it cannot fit, nothing is removed, and the limit that it needs is returned, in gigabytes."""
     for path in _ours(_UNFINISHED):
         if time.time() - path.stat().st_mtime > _ABANDONED:
             shutil.rmtree(path, ignore_errors=True)
     there = entries()
-    total = sum(entry.bytes for entry in there)
-    for entry in there:
-        if total + size <= limit():
-            return
+    others = [entry for entry in there if entry.path.name not in _in_use]
+    total = size + sum(entry.bytes for entry in there)
+    least = total - sum(entry.bytes for entry in others)
+    if least > limit():
+        return math.ceil(least / 1e7 + 1) / 100
+    for entry in others:
+        if total <= limit():
+            break
         shutil.rmtree(entry.path, ignore_errors=True)
         total -= entry.bytes
+    return 0.0
 
 
-def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+def _bytes(sizes: Tensor) -> int:
+    return 3 * int(sizes.prod(1).sum())
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """Size and times of a file; nothing of one that cannot be looked at, which will be left out."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The content of a file; nothing if it cannot be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

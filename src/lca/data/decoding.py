@@ -23,6 +23,7 @@ import torch
 from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 from torch import Tensor
 
+from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -61,10 +62,11 @@ UPRIGHT = {
 """What undoes each EXIF orientation."""
 LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
-canvas that all images share."""
+canvas of its batch."""
 EMPTY = "is empty"
 NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
 NO_HEIF = 'is a HEIC photo, which needs another package: pip install "lca[heic]"'
+DIGEST = 16
 NAMED = 20
 """Files that an error names before it only counts."""
 
@@ -95,7 +97,21 @@ class Decoded:
     pixels: Tensor
     several_frames: bool
     digest: bytes
-    """Hash of shape and pixels."""
+    """Hash of shape and pixels, `DIGEST` bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What came of reading many images."""
+
+    pixels: Images
+    """Those that could be read, in their order."""
+    digests: np.ndarray[Any, Any]
+    """(n, 16): hash of the shape and pixels of each."""
+    several_frames: np.ndarray[Any, Any]
+    """(n,)"""
+    left_out: dict[int, LeftOut]
+    """The others, by their places among all."""
 
 
 def decode(image: ImageLike, working_size: int) -> Tensor:
@@ -110,8 +126,29 @@ def decode_all(images: Sequence[ImageLike], working_size: int, progress: Progres
     return [each.pixels if isinstance(each, Decoded) else each for each in read]
 
 
-def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> list[Decoded | LeftOut]:
-    """`decode_all`, with what there is to know about each image. In threads: Pillow releases the interpreter lock."""
+def read_together(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Reading:
+    """Read many images, whose pixels lie one after another in memory."""
+    row, sizes, digests, several_frames = bytearray(), [], [], []
+    left_out: dict[int, LeftOut] = {}
+    for place, result in enumerate(read_all(images, working_size, progress)):
+        if isinstance(result, LeftOut):
+            left_out[place] = result
+            continue
+        row += result.pixels.numpy().data
+        sizes.append(result.pixels.shape[1:])
+        digests.append(result.digest)
+        several_frames.append(result.several_frames)
+    return Reading(
+        packed(torch.from_numpy(np.frombuffer(row, np.uint8)), torch.tensor(sizes, dtype=torch.long).reshape(-1, 2)),
+        np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST),
+        np.array(several_frames, dtype=bool),
+        left_out,
+    )
+
+
+def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Iterator[Decoded | LeftOut]:
+    """`decode_all`, with what there is to know about each image, one after another. In threads: Pillow releases the
+    interpreter lock."""
 
     def attempt(numbered: tuple[int, ImageLike]) -> Decoded | LeftOut:
         number, image = numbered
@@ -124,7 +161,7 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
     try:
         with _quiet():
             results = pool.map(attempt, enumerate(images, 1))
-            return list(progress.track(results, "reading images", len(images)))
+            yield from progress.track(results, "reading images", len(images))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt nobody waits for the rest
 
@@ -176,7 +213,7 @@ def _read(image: object, what: str, working_size: int) -> Decoded:
             pixels = _finish(image, working_size)
     else:
         pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
-    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=DIGEST)
     digest.update(pixels.numpy().data)
     return Decoded(pixels, several_frames, digest.digest())
 

@@ -7,14 +7,16 @@ only pictures with a common quarter are compared.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from lca.data.images import ImageSet, Pixels
-from lca.data.views import resize_crops
+from lca.data.images import Images, ImageSet
+from lca.progress import Progress
 
 BITS, QUARTERS = 3, 4
 DIFFERENCE, CORRELATION, STRUCTURE = 6.0, 0.98, 4.0
@@ -23,10 +25,12 @@ patterns agree at least so well; a picture whose thumbnail varies by less has no
 _GREY = (0.299, 0.587, 0.114)
 
 
-def near_copies(one: Pixels, two: Pixels) -> list[tuple[int, int]]:
+def near_copies(one: Images, two: Images, progress: Progress) -> list[tuple[int, int]]:
     """For every image j of the second set that has a near copy in the first, a pair (i, j), sorted by j."""
-    hashes, thumbnails = _described(one)
-    others, other_thumbnails = _described(two)
+    if not len(one) or not len(two):
+        return []
+    hashes, thumbnails = _described(one, progress)
+    others, other_thumbnails = _described(two, progress)
     buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, quarters in enumerate(hashes.view(np.uint16).reshape(-1, QUARTERS).tolist()):
         for place, quarter in enumerate(quarters):
@@ -38,8 +42,9 @@ def near_copies(one: Pixels, two: Pixels) -> list[tuple[int, int]]:
             continue
         apart = np.unpackbits((hashes[candidates] ^ others[number])[:, None].view(np.uint8), axis=1).sum(1)
         close = torch.from_numpy(np.array(candidates)[apart <= BITS])
-        same = _alike(thumbnails[close], other_thumbnails[number])
-        pairs += [(int(found), number) for found in close[same][:1]]
+        if len(close):
+            same = _alike(thumbnails[close], other_thumbnails[number])
+            pairs += [(int(found), number) for found in close[same][:1]]
     return pairs
 
 
@@ -53,23 +58,21 @@ def _alike(thumbnails: Tensor, other: Tensor) -> Tensor:
     return structured & (correlation >= CORRELATION) & (close.mean(1) <= DIFFERENCE) & (close.amax(1) <= 5 * DIFFERENCE)
 
 
-def _described(pixels: Pixels) -> tuple[np.ndarray, Tensor]:
+def _described(images: Images, progress: Progress) -> tuple[np.ndarray, Tensor]:
     """Hashes (n,) of 64 bits, and thumbnails (n, 1024)."""
-    hashes, thumbnails = [np.zeros(0, np.uint64)], [torch.zeros(0, 1024)]
-    for index in torch.arange(len(pixels)).split(256):
-        part = pixels[index]
-        boxes = torch.cat([torch.zeros_like(part.sizes), part.sizes], dim=1)
-        grey = torch.einsum("nchw,c->nhw", resize_crops(part, boxes, 32, "bilinear"), torch.tensor(_GREY))
-        cells = torch.nn.functional.interpolate(grey[:, None], (8, 9), mode="bilinear", antialias=True)[:, 0]
-        brighter = (cells[:, :, :-1] > cells[:, :, 1:]).flatten(1).numpy()
-        hashes.append(np.packbits(brighter, axis=1).view(np.uint64)[:, 0])
-        thumbnails.append(grey.flatten(1))
-    return np.concatenate(hashes), torch.cat(thumbnails)
+    grey = torch.zeros(len(images), 32, 32)
+    for number in progress.track(range(len(images)), "looking for copies", len(images)):
+        small = interpolate(images.image(number)[None], (32, 32), mode="bilinear", antialias=True)[0]
+        grey[number] = torch.einsum("chw,c->hw", small.float(), torch.tensor(_GREY))
+    cells = interpolate(grey[:, None], (8, 9), mode="bilinear", antialias=True)[:, 0]
+    brighter = (cells[:, :, :-1] > cells[:, :, 1:]).flatten(1).numpy()
+    return np.packbits(brighter, axis=1).view(np.uint64)[:, 0], grey.flatten(1)
 
 
-def told_copies(train: ImageSet, test: ImageSet, files: tuple[list[Path], list[Path]]) -> list[str]:
+def told_copies(
+    pairs: Sequence[tuple[int, int]], train: ImageSet, test: ImageSet, files: tuple[list[Path], list[Path]]
+) -> list[str]:
     """What a user should know of test images that look like training images; the files are those of all images."""
-    pairs = near_copies(train.pixels, test.pixels)
     if not pairs:
         return []
 

@@ -15,8 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lca.data.decoding import SUFFIXES, ImageLike, LeftOut, is_image, name_of, printable, read_all, unreadable_images
-from lca.data.images import ImageSet, Pixels
+from lca.data.decoding import (
+    SUFFIXES,
+    ImageLike,
+    LeftOut,
+    Reading,
+    is_image,
+    name_of,
+    printable,
+    read_together,
+    unreadable_images,
+)
+from lca.data.images import Images, ImageSet
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -162,31 +172,28 @@ def read_labelled(
     return _read(named, tuple(sorted(spellings)), working_size, progress, report), report
 
 
-def decode_labelled(
-    pairs: Sequence[tuple[ImageLike, str]], working_size: int, progress: Progress, report: ReadingReport
-) -> list[tuple[Tensor, str]]:
-    """The readable images with their labels; the report is told of all others."""
-    kept: list[tuple[Tensor, str]] = []
-    results = read_all([image for image, _ in pairs], working_size, progress)
-    for number, ((image, label), result) in enumerate(zip(pairs, results, strict=True), 1):
-        if isinstance(result, LeftOut):
-            report.left_out.append(result)
-            continue
-        copies = report.copies[result.digest]
+def labelled(pairs: Sequence[tuple[ImageLike, str]], reading: Reading, report: ReadingReport) -> list[tuple[int, str]]:
+    """(number among those read, label) of the images to take; the report is told of them and of all others."""
+    report.left_out += reading.left_out.values()
+    readable = [(place, *pair) for place, pair in enumerate(pairs) if place not in reading.left_out]
+    kept: list[tuple[int, str]] = []
+    for number, (place, image, label) in enumerate(readable):
+        copies = report.copies[reading.digests[number].tobytes()]
         repeated = any(label == other for _, other in copies)
-        copies.append((name_of(image, number), label))
+        copies.append((name_of(image, place + 1), label))
         if not (repeated and report.copies_once):
-            kept.append((result.pixels, label))
-            report.several_frames += result.several_frames
+            kept.append((number, label))
+            report.several_frames += int(reading.several_frames[number])
     report.read += len(kept)
     return kept
 
 
-def image_set(images: Sequence[tuple[Tensor, str]], classes: Sequence[str]) -> ImageSet:
-    """Labelled images as a set."""
+def image_set(pixels: Images, kept: Sequence[tuple[int, str]], classes: Sequence[str]) -> ImageSet:
+    """A set of some labelled images, given by their numbers."""
     position = {name: number for number, name in enumerate(classes)}
-    labels = torch.tensor([position[label] for _, label in images], dtype=torch.long)
-    return ImageSet(Pixels.of([pixels for pixels, _ in images]), labels, tuple(classes))
+    labels = torch.tensor([position[label] for _, label in kept], dtype=torch.long)
+    rows = None if len(kept) == len(pixels) else torch.tensor([number for number, _ in kept], dtype=torch.long)
+    return ImageSet(pixels, labels, tuple(classes), rows)
 
 
 def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
@@ -268,13 +275,14 @@ def _read(
     progress: Progress,
     report: ReadingReport,
 ) -> ImageSet:
-    kept = decode_labelled(pairs, working_size, progress, report)
+    reading = read_together([image for image, _ in pairs], working_size, progress)
+    kept = labelled(pairs, reading, report)
     if not kept:
         raise unreadable_images(report.left_out)
     present = {label for _, label in kept}
     report.empty_classes = [name for name in classes if name not in present]
     report.case_only = case_only(present)
-    return image_set(kept, sorted(present))
+    return image_set(reading.pixels, kept, sorted(present))
 
 
 def _entries(folder: Path) -> list[Path]:

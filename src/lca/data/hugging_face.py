@@ -10,8 +10,8 @@ from PIL import Image
 
 from lca.config import DataOptions, ViewOptions
 from lca.data.benchmarks import PARTS, some
-from lca.data.decoding import FORMATS, ImageLike, LeftOut, unreadable_images
-from lca.data.folders import ReadingReport, class_name, decode_labelled, image_set
+from lca.data.decoding import FORMATS, ImageLike, LeftOut, read_together, unreadable_images
+from lca.data.folders import ReadingReport, class_name, image_set, labelled
 from lca.data.sources import Source, read_card, seeded_split, settings, sources
 from lca.errors import LcaError
 from lca.progress import Progress
@@ -57,16 +57,17 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
         listed = [[(picture, each) for each, own in parts[part].items() for picture in own] for part in PARTS]
     else:
         listed = [pairs[train], pairs[test]]
-    decoded = [decode_labelled(part, working_size, progress, report) for part in listed]
-    if not decoded[0]:
+    readings = [read_together([picture for picture, _ in part], working_size, progress) for part in listed]
+    kept = [labelled(part, reading, report) for part, reading in zip(listed, readings, strict=True)]
+    if not kept[0]:
         raise unreadable_images(report.left_out)
-    present = {each for _, each in decoded[0]}
+    present = {each for _, each in kept[0]}
     if empty := [each for each in classes if each not in present]:
         raise LcaError(f"{name}: no readable training images of {len(empty)} of {len(classes)} classes: {some(empty)}")
     for line in report.lines():
         progress.line(line)
     card = read_card("hf")
-    learnt, tested = (image_set(part, classes) for part in decoded)
+    learnt, tested = (image_set(each.pixels, own, classes) for each, own in zip(readings, kept, strict=True))
     view = ViewOptions.model_validate(card["view"])
     return Source(f"hf:{Path(name).name}", learnt, tested, min(card["tasks"], len(classes)), view)
 

@@ -1,16 +1,36 @@
-"""Sets of labelled images, decoded once to uint8 and kept together on one canvas."""
+"""Sets of labelled images, decoded once to uint8. They lie one after another; only a batch is put onto a canvas."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+class Images(Protocol):
+    """Images by number."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """(n, 2): height and width of every image."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor) -> "Pixels":
+        """Some of them as a batch."""
+
+    def image(self, number: int) -> Tensor:
+        """One of them, (3, h, w), without a copy."""
+
+
+@dataclass(frozen=True, eq=False)
 class Pixels:
-    """Images (n, 3, height, width) in uint8. Smaller ones fill the upper left; `sizes` (n, 2) are height and width."""
+    """A batch (n, 3, height, width) in uint8. Smaller ones fill the upper left; `sizes` (n, 2) are height and width."""
 
     canvas: Tensor
     sizes: Tensor
@@ -21,6 +41,10 @@ class Pixels:
     def __getitem__(self, index: Tensor) -> "Pixels":
         return Pixels(self.canvas[index.to(self.canvas.device)], self.sizes[index.to(self.sizes.device)])
 
+    def image(self, number: int) -> Tensor:
+        height, width = self.sizes[number].tolist()
+        return self.canvas[number, :, :height, :width]
+
     def to(self, device: torch.device) -> "Pixels":
         return Pixels(self.canvas.to(device), self.sizes.to(device))
 
@@ -29,10 +53,41 @@ class Pixels:
         """Put images (3, h, w) of any sizes onto one canvas."""
         sizes = torch.tensor([image.shape[1:] for image in images]).reshape(-1, 2)
         height, width = (int(size) for size in sizes.amax(0)) if len(images) else (1, 1)
-        canvas = torch.zeros(len(images), 3, height, width, dtype=torch.uint8)
+        canvas = np.zeros((len(images), 3, height, width), dtype=np.uint8)  # NumPy copies parts of rows much faster
         for place, image in zip(canvas, images, strict=True):
-            place[:, : image.shape[1], : image.shape[2]] = image
-        return cls(canvas, sizes)
+            place[:, : image.shape[1], : image.shape[2]] = image.numpy()
+        return cls(torch.from_numpy(canvas), sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Images of any sizes, one after another in one row of uint8, which may be a memory map. A batch of them gets a
+    canvas of its own largest height and width."""
+
+    row: Tensor
+    sizes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: Tensor) -> Pixels:
+        return Pixels.of([self.image(number) for number in index.tolist()])
+
+    def image(self, number: int) -> Tensor:
+        return self.row[self._ends[number] : self._ends[number + 1]].view(3, *self.sizes[number].tolist())
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where every image ends, after a zero."""
+        return [0, *(3 * self.sizes.prod(1)).cumsum(0).tolist()]
+
+
+def packed(row: Tensor, sizes: Tensor) -> Images:
+    """Images that lie one after another in a row. Those of one size are a batch as they lie."""
+    if len(sizes) and bool((sizes == sizes[0]).all()):
+        height, width = sizes[0].tolist()
+        return Pixels(row.view(-1, 3, height, width), sizes)
+    return Packed(row, sizes)
 
 
 class ClosedError(RuntimeError):
@@ -47,25 +102,26 @@ class _Lifetime:
 
 class ImageSet:
     """Labelled images of named classes. After `close` nothing can be read, nor from the sets made of it: earlier tasks
-    stay out of reach. Sets made of a set share its pixels; only reading them copies."""
+    stay out of reach. Sets made of a set share its pixels; only reading them copies, a batch at a time if asked so."""
 
     def __init__(
         self,
-        pixels: Pixels,
+        pixels: Images,
         labels: Tensor,
         classes: tuple[str, ...],
         rows: Tensor | None = None,
         within: tuple[_Lifetime, ...] = (),
     ) -> None:
-        self._content: tuple[Pixels, Tensor] | None = (pixels, labels)
+        self._content: tuple[Images, Tensor] | None = (pixels, labels)
         self._rows = rows
         self._lifetimes = (*within, _Lifetime())
         self.classes = classes
 
     @property
     def pixels(self) -> Pixels:
+        """All of them as one batch: much memory for a large set of images of many sizes."""
         pixels = self._open()[0]
-        return pixels if self._rows is None else pixels[self._rows]
+        return pixels if isinstance(pixels, Pixels) and self._rows is None else self[torch.arange(len(self))]
 
     @property
     def sizes(self) -> Tensor:
@@ -81,6 +137,15 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, index: Tensor) -> Pixels:
+        """Some of them as a batch; the others are not touched."""
+        pixels = self._open()[0]
+        return pixels[index if self._rows is None else self._rows[index]]
+
+    def image(self, number: int) -> Tensor:
+        """One of them, (3, h, w), without a copy."""
+        return self._open()[0].image(number if self._rows is None else int(self._rows[number]))
+
     def subset(self, index: Tensor) -> "ImageSet":
         return self._made_of(index, self.labels[index], self.classes)
 
@@ -92,9 +157,14 @@ class ImageSet:
         return self._made_of(torch.cat(rows), torch.cat(labels), tuple(names))
 
     def fingerprint(self) -> str:
-        """Hash of classes, labels and pixels."""
-        pixels, digest = self.pixels, hashlib.sha256(repr(self.classes).encode())
-        for tensor in (self.labels, pixels.sizes, pixels.canvas):
+        """Hash of classes, labels, sizes and pixels, image by image."""
+        self._open()
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(repr(self.classes).encode())
+        for tensor in itertools.chain((self.labels, self.sizes), map(self.image, range(len(self)))):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -106,7 +176,7 @@ class ImageSet:
         rows = index if self._rows is None else self._rows[index]
         return ImageSet(self._open()[0], labels, classes, rows, self._lifetimes)
 
-    def _open(self) -> tuple[Pixels, Tensor]:
+    def _open(self) -> tuple[Images, Tensor]:
         if self._content is None or any(lifetime.over for lifetime in self._lifetimes):
             raise ClosedError("these images belong to a task that is over; a method may read the current task only")
         return self._content

@@ -6,7 +6,7 @@ are permutations. The benchmarks of the literature are in `benchmarks.py`.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +17,9 @@ import yaml
 
 from lca.config import DataOptions, ViewOptions
 from lca.data import cache
-from lca.data.decoding import unreadable_images
-from lca.data.duplicates import told_copies
-from lca.data.folders import ReadingReport, case_only, class_files, decode_labelled, image_set
+from lca.data.decoding import ImageLike, Reading, read_together, unreadable_images
+from lca.data.duplicates import near_copies, told_copies
+from lca.data.folders import ReadingReport, case_only, class_files, image_set, labelled
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.files import hash_json
@@ -42,6 +42,8 @@ class Source:
     view: ViewOptions
     sizes: tuple[int, ...] = ()
     """Classes of each of the literature's tasks, where they are not equal parts."""
+    near_copies: int | None = None
+    """Test images that look like training images, where that was looked for."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -132,9 +134,10 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     test = read_files(listing["test"], working_size, progress, report, complete=split)
     if len(classes) < 2:
         raise LcaError(f"{root} holds the class {classes[0]!r} only; a run needs two or more")
-    if report.read:  # else all of it was told before
+    copies = _near_copies(train, test, progress)
+    if report.read:  # else all of it was told before in this process
         every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
-        for line in [*report.lines(), *told_copies(train, test, (every["train"], every["test"]))]:
+        for line in [*report.lines(), *told_copies(copies, train, test, (every["train"], every["test"]))]:
             progress.line(line)
     card = read_card("folder")
     return Source(
@@ -143,7 +146,16 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
         test,
         min(card["tasks"], len(classes)),
         ViewOptions.model_validate(card["view"]),
+        near_copies=len(copies),
     )
+
+
+def _near_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tuple[int, int]]:
+    """Found once for large sets."""
+    if len(train) < cache.FEWEST or not cache.limit():
+        return near_copies(train, test, progress)
+    what = f"near copies {train.fingerprint()} {test.fingerprint()}"
+    return [(one, two) for one, two in cache.remembered(what, lambda: near_copies(train, test, progress))]
 
 
 def check_split(name: str, split: str) -> None:
@@ -182,57 +194,39 @@ _decoded: dict[str, ImageSet] = {}
 def read_files(
     files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
 ) -> ImageSet:
-    """The decoded files of every class, from memory if they were read before and have not changed."""
-    versions = [[name, str(path), *_version(path)] for name, paths in files.items() for path in paths]
-    key = hash_json([working_size, complete, versions])
+    """The decoded files of every class, from memory if they were read before and have not changed. A broken file is
+    left out; where the set has to be complete, a class without any readable file is an error."""
+    stamp = cache.stamp_of(files, working_size)
+    key = f"{stamp}{complete}"
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        _decoded[key] = _kept_or_decoded(files, working_size, progress, report, complete)
+        pairs: list[tuple[ImageLike, str]] = [(path, name) for name, paths in files.items() for path in paths]
+        reading = _kept_or_decoded(files, working_size, progress, stamp)
+        images = labelled(pairs, reading, report)
+        if pairs and not images:
+            raise unreadable_images(report.left_out)
+        present = {name for _, name in images}
+        unreadable = [name for name, paths in files.items() if paths and name not in present]
+        if complete and unreadable:
+            named = "; ".join(map(str, report.left_out[:5]))
+            raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
+        _decoded[key] = image_set(reading.pixels, images, tuple(files))
     return _decoded[key]
 
 
-def _kept_or_decoded(
-    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
-) -> ImageSet:
-    """Large sets are kept on disk once all of their files could be read."""
-    count = sum(map(len, files.values()))
-    if count < cache.FEWEST:
-        return _decode(files, working_size, progress, report, complete)
-    try:
-        name = cache.key(files, working_size)
-    except OSError:  # a file that cannot be read will be reported as left out
-        return _decode(files, working_size, progress, report, complete)
-    kept = cache.load(name)
-    if kept is None:
-        kept = _decode(files, working_size, progress, report, complete)
-        if len(kept) == count:
-            cache.save(name, kept, progress)
-            kept = cache.load(name) or kept  # from now on the disk holds the pixels, not the memory
-    return kept
-
-
-def _version(path: Path) -> tuple[int, int]:
-    """Size and time of a file; zeros for one that cannot be looked at, which will be left out."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
-
-
-def _decode(
-    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
-) -> ImageSet:
-    """Decode the files of every class. A broken file is left out; where the set has to be complete, a class without
-    any readable file is an error."""
-    pairs = [(path, name) for name, paths in files.items() for path in paths]
-    images = decode_labelled(pairs, working_size, progress, report)
-    if pairs and not images:
-        raise unreadable_images(report.left_out)
-    present = {name for _, name in images}
-    unreadable = [name for name, paths in files.items() if paths and name not in present]
-    if complete and unreadable:
-        named = "; ".join(map(str, report.left_out[:5]))
-        raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
-    return image_set(images, tuple(files))
+def _kept_or_decoded(files: dict[str, list[Path]], working_size: int, progress: Progress, stamp: str) -> Reading:
+    """Large sets are kept on disk. What could not be read is tried again: a package may have been installed since."""
+    paths = [path for own in files.values() for path in own]
+    if len(paths) < cache.FEWEST or not cache.limit():
+        return read_together(paths, working_size, progress)
+    name = cache.stamped(stamp) or cache.key(files, working_size, progress)
+    kept = cache.load(name, stamp)
+    if kept is not None:
+        again = read_together([paths[place] for place in kept.left_out], working_size, Progress())
+        if not len(again.pixels):
+            return replace(kept, left_out=dict(zip(kept.left_out, again.left_out.values(), strict=True)))
+        cache.remove(name)
+    decoded = read_together(paths, working_size, progress)
+    cache.save(name, decoded, progress, stamp)
+    return cache.load(name) or decoded  # from now on the disk holds the pixels, not the memory

@@ -22,12 +22,12 @@ from lca.robustness.scores import RobustnessScores, measure
 def prepared(images: ImageSet, model: ContinualClassifier) -> tuple[Tensor, float]:
     """Images (n, 3, h, w) of one size in uint8, and the centre crop with which the model is to look at them: images as
     they are where all have one size, or else what the model sees of them."""
-    pixels, centre_crop = images.pixels, model.view.centre_crop
-    if len(pixels.sizes.unique(dim=0)) == 1:
-        height, width = pixels.sizes[0].tolist()
-        return pixels.canvas[:, :, :height, :width], centre_crop
-    scaling, parts = model.extractor.preprocessing, torch.arange(len(pixels)).split(256)
-    return torch.cat([evaluation_crop(pixels[part], scaling, centre_crop).round().byte() for part in parts]), 1.0
+    sizes, centre_crop = images.sizes, model.view.centre_crop
+    if len(sizes.unique(dim=0)) == 1:
+        height, width = sizes[0].tolist()
+        return images.pixels.canvas[:, :, :height, :width], centre_crop
+    scaling, parts = model.extractor.preprocessing, torch.arange(len(images)).split(256)
+    return torch.cat([evaluation_crop(images[part], scaling, centre_crop).round().byte() for part in parts]), 1.0
 
 
 def robustness(

@@ -342,4 +342,5 @@ def _describe(source: Source, stream: Stream) -> dict[str, Any]:
         "task_sizes": [len(classes) for classes in stream.task_classes],
         "train_images": stream.train_counts(),
         "test_images": torch.bincount(labels, minlength=len(stream.classes)).tolist(),
+        "near_copies": source.near_copies,
     }
