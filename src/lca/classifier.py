@@ -97,7 +97,7 @@ class ContinualClassifier:
         self.view = view or ViewOptions()
         self.progress = progress or Progress()
         self.backbone = backbone or load_backbone(recipe.backbone)
-        self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact)
+        self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact, recipe.compile)
         self._weights = dict(self.backbone.vit.state_dict())  # under the names they have before a tuner is attached
         self.extractor = FeatureExtractor(
             self.backbone, recipe.tuning, recipe.seed, self.compute, self.view.centre_crop

@@ -234,6 +234,9 @@ class Recipe(Options):
     """Of the backbone; `auto` is bf16 on a GPU that computes in it and fp32 elsewhere."""
     exact: bool = False
     """Deterministic algorithms in fp32: a resumed run on a GPU is bit-equal, at a price in speed."""
+    compile: bool | None = None
+    """Whether the backbone is compiled (torch.compile), which takes a minute once and then trains faster. By default on
+    a GPU when a task is large enough for that to pay, and never with `exact`."""
     keep_models: Literal["none", "last", "all"] = "last"
     """Which of the models after each task stay in the run folder."""
     strangers: bool = False

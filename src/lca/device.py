@@ -4,6 +4,7 @@ One process so far. For several, the plan is torch's own `torchrun` and DDP, whi
 measurements beside Lightning Fabric are in benchmarks/NOTES.md.
 """
 
+import copy
 import gc
 import os
 import platform
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +29,13 @@ class Compute:
     device: torch.device
     precision: str = "fp32"
     exact: bool = False
+    compiled: bool | None = False
+    """Whether the backbone is compiled; None: when it pays."""
 
     @classmethod
-    def choose(cls, device: str = "auto", precision: str = "auto", exact: bool = False) -> "Compute":
+    def choose(
+        cls, device: str = "auto", precision: str = "auto", exact: bool = False, compiled: bool | None = None
+    ) -> "Compute":
         """Resolve `auto`: a GPU when there is one, bf16 where the GPU computes in it."""
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,7 +49,13 @@ class Compute:
         if precision == "auto":
             fast = not exact and chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
             precision = "bf16" if fast else "fp32"
-        return cls(chosen, precision, exact)
+        if compiled is None and (exact or chosen.type != "cuda"):
+            compiled = False
+        return cls(chosen, precision, exact, compiled)
+
+    def compiles(self, parameters: int, images: int) -> bool:
+        """Whether compiling pays for so many images, in forward and backward passes of so many parameters."""
+        return self.compiled if self.compiled is not None else parameters * images >= _WORTH_COMPILING
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -77,6 +89,47 @@ class Compute:
             "precision": self.precision,
             "exact": str(self.exact).lower(),
         }
+
+
+_WORTH_COMPILING = 2e12
+"""Parameters times trained images of a task: about ten seconds of an H200's time, of which compiling saves a part."""
+
+
+class CompiledForSizes:
+    """A function of a batch, compiled for the batch sizes it was told of; other batches run as they are."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self._plain = function
+        self._compiled: Callable[[Tensor], Tensor] | None = None
+        self._sizes: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledForSizes":
+        """A copy is not compiled: it belongs to a copy of the weights."""
+        return CompiledForSizes(copy.deepcopy(self._plain, memo))
+
+    @property
+    def active(self) -> bool:
+        return bool(self._sizes)
+
+    def add(self, size: int) -> None:
+        """Batches of this size are compiled from now on, when the first one comes."""
+        if self._compiled is None:
+            self._compiled = torch.compile(self._plain, dynamic=False)
+        self._sizes.add(size)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Everything runs as it is."""
+        sizes, self._sizes = self._sizes, set()
+        try:
+            yield
+        finally:
+            self._sizes = sizes
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        if self._compiled is None or len(batch) not in self._sizes:
+            return self._plain(batch)
+        return self._compiled(batch)
 
 
 def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[Tensor]) -> Callable[[Tensor], None]:

@@ -217,7 +217,7 @@ def _twin(model: ContinualClassifier) -> ContinualClassifier:
     if isinstance(model.method, Prompted):
         remove_insertions(extractor.vit)
     extractor.tuner.detach()
-    recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False})
+    recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
     twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
     twin.load_state(model.state())
     return twin

@@ -11,7 +11,7 @@ from lca.backbones import Backbone
 from lca.config import TuningOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.views import evaluation_view
-from lca.device import Compute
+from lca.device import CompiledForSizes, Compute
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.tuning import tuners
@@ -43,13 +43,17 @@ class FeatureExtractor(nn.Module):
         ]
         self.norm = nn.LayerNorm(self.width) if tuning.feature_norm else None
         self.to(compute.device)
+        self.compiled = CompiledForSizes(self._pooled)
 
     def forward(self, views: Tensor) -> Tensor:
         """(n, 3, size, size) -> (n, width) in float32."""
         with self.compute.autocast():
-            pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
-        features = pooled.float()
+            features = self.compiled(views).float()
         return features if self.norm is None else self.norm(features)
+
+    def _pooled(self, views: Tensor) -> Tensor:
+        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+        return pooled
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -89,7 +93,8 @@ class FeatureExtractor(nn.Module):
     def forward_with(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
         """Features under other tuned values, without a second transformer (the teacher of distillation)."""
         swapped = {self.names[name]: each for name, each in tensors.items()}
-        features: Tensor = torch.func.functional_call(self, swapped, (views,))
+        with self.compiled.paused():
+            features: Tensor = torch.func.functional_call(self, swapped, (views,))
         return features
 
     def evaluation_views(self, pixels: Pixels) -> Tensor:
@@ -122,6 +127,8 @@ def extract(
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
+    if extractor.compiled.active:
+        extractor.compiled.add(batch_size)
     training = extractor.training
     extractor.eval()
     rows = []

@@ -118,6 +118,9 @@ class FineTuning:
 
     def inputs(self, task: Task) -> Inputs:
         """What `loss` gets of the images of a batch. A subclass may train on something else, features for example."""
+        size = sum(each.numel() for each in self._extractor.parameters())
+        if self._extractor.compute.compiles(size, len(task.train) * self._options.epochs):
+            self._extractor.compiled.add(self._options.batch_size)
         return TrainingViews(task, self.setting)
 
     def parameters(self) -> dict[str, nn.Parameter]:

@@ -1,0 +1,77 @@
+"""The compiled backbone: for which batches it is used, and that it trains as the plain one does."""
+
+import copy
+import json
+from functools import partial
+
+import pytest
+import torch
+
+import lca.device
+import tiny
+from lca.device import CompiledForSizes, Compute
+from lca.runs.experiment import run
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Compile without a compiler: the traced graph is run operation by operation. Notes the sizes that were traced."""
+    sizes, original = [], torch.compile
+
+    def backend(graph, inputs):
+        sizes.append({len(each) for each in inputs if isinstance(each, torch.Tensor) and each.ndim == 4}.pop())
+        return graph.forward
+
+    monkeypatch.setattr(lca.device.torch, "compile", partial(original, backend=backend))
+    yield sizes
+    torch.compiler.reset()
+
+
+def test_only_the_sizes_it_was_told_of_are_compiled(traced):
+    double = CompiledForSizes(lambda batch: 2 * batch)
+    images = {size: torch.ones(size, 3, 2, 2) for size in (3, 4)}
+    assert not double.active
+    double(images[4])
+    assert traced == []
+    double.add(4)
+    assert double.active
+    for size in (4, 3, 4):
+        assert torch.equal(double(images[size]), 2 * images[size])
+    assert traced == [4]
+    with double.paused():
+        double(images[4])
+    assert not copy.deepcopy(double).active, "a copy has other weights"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "device", "exact", "small", "large"),
+    [
+        (None, "cpu", False, False, False),
+        (True, "cpu", False, True, True),
+        (False, "cpu", False, False, False),
+    ],
+)
+def test_when_it_pays(compiled, device, exact, small, large):
+    compute = Compute.choose(device, exact=exact, compiled=compiled)
+    assert (compute.compiles(6_000_000, 8_000), compute.compiles(86_000_000, 50_000)) == (small, large)
+
+
+def test_left_open_the_size_of_a_task_decides():
+    compute = Compute(torch.device("cuda"), compiled=None)
+    assert not compute.compiles(6_000_000, 8_000)
+    assert compute.compiles(86_000_000, 50_000)
+
+
+def test_compiled_training_is_the_plain_one(tmp_path, traced):
+    """Tasks of 18 images in batches of 8: two full ones an epoch are compiled, the rest of 2 is not."""
+    losses = {}
+    for compiled in (False, True):
+        recipe = tiny.recipe(data={"tasks": [3, 3, 4]}, tuning={"dropout": 0.0}, compile=compiled)
+        with tiny.tiny_backbone():
+            run(recipe, tmp_path / str(compiled))
+        steps = map(json.loads, (tmp_path / str(compiled) / "log.jsonl").read_text().splitlines())
+        losses[compiled] = [step["loss"] for step in steps if step.get("phase") == "finetune"]
+        assert bool(traced) == compiled
+    assert 8 in traced
+    assert 2 not in traced
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
