@@ -2,14 +2,11 @@
 
 import math
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch.nn import functional
 
 import tiny
-from lca import export as shipping
 from lca.data.streams import Task
 from lca.methods.tuna import TunaOptions, merged
 from lca.runs.experiment import run
@@ -106,17 +103,6 @@ def test_the_answer_is_that_of_a_loop_over_images(case):
     assert model.method.feature_parts()[-1] == ("" if tuned > 1 else list(model.method.subspaces)[-1])
 
 
-def test_statistics_are_those_of_the_own_subspace():
-    model = taught()
-    memory = model.method.branch_set.memory("tuna")
-    for number, counts in enumerate(TASKS):
-        for name, count in counts.items():
-            part = f"subspace {(0, 0, 1, 2)[number]}"
-            expected = tiny.features_in(model, part, tiny.images({name: count})).mean(0)
-            mean = memory.classes[model.classes.index(name)].mean
-            torch.testing.assert_close(mean, expected, rtol=0, atol=1e-5)
-
-
 # The training
 
 
@@ -200,19 +186,6 @@ def test_the_preset_is_the_published_alignment():
     assert (preset.start, preset.first_task) == ("cumulative", False)
 
 
-def test_alignments_beside_each_other_are_those_alone():
-    together = taught(TASKS[:3], align=["none", *ALIGN.values()])
-    assert together.method.branches() == ["none", "ca", "lca", "tuna"]
-    features = together.features(unseen())
-    logits = {branch: together.logits(features, branch) for branch in together.method.branches()}
-    for name, spec in {"none": "none", **ALIGN}.items():
-        alone = taught(TASKS[:3], align=[spec])
-        assert torch.equal(alone.features(unseen()), features)
-        assert torch.equal(alone.logits(features), logits[name])
-        for other, each in logits.items():
-            assert other == name or not torch.allclose(each, logits[name], rtol=0, atol=1e-4), (name, other)
-
-
 # Lessons of all kinds
 
 
@@ -248,24 +221,6 @@ def test_a_forgotten_class_leaves_nothing_behind():
     assert model.logits(model.features(test)).isfinite().all()
 
 
-def test_a_state_from_the_middle_of_a_task_goes_on_as_if_nothing_had_been():
-    whole, task, labels = taught(TASKS[:3]), tiny.task(2, TASKS[2]), [4, 5]
-    for done in range(6):  # two epochs, freeze, statistics, align
-        part, second = taught(TASKS[:2]), make()
-        steps = [(phase, step) for phase in part.method.phases(task, labels) for step in range(phase.steps)]
-        assert len(steps) == 5
-        for phase, step in steps[:done]:
-            phase.run(step)
-        second.method.load_state(part.method.state())
-        again = [(phase, step) for phase in second.method.phases(task, labels) for step in range(phase.steps)]
-        for phase, step in again[done:]:
-            phase.run(step)
-        second.method.finish_task()
-        features = second.method.features(unseen(), "test")
-        assert torch.equal(features, whole.features(unseen())), done
-        assert torch.equal(second.method.logits(features, "tuna"), whole.logits(features)), done
-
-
 def test_no_test_image_goes_through_a_tasks_subspace_twice(tmp_path):
     recipe = tiny.recipe(ADAPTER, method={"name": "tuna", "align": ["none"]}, keep_models="none")
     with tiny.tiny_backbone(), tiny.counted_passes() as passes:
@@ -274,19 +229,3 @@ def test_no_test_image_goes_through_a_tasks_subspace_twice(tmp_path):
     test = [int(each.sum()) for each in torch.tensor(data["test_images"]).split(data["task_sizes"])]
     universal = sum(test[:3]) + sum(test)  # it is new after the third task, and after the fourth
     assert passes["images"] == sum(data["train_images"]) + 3 * sum(test) + universal
-
-
-@pytest.mark.parametrize("tuning", ["adapter", "vpt"])
-def test_exported_it_answers_as_the_model(tmp_path, tuning):
-    changes = {"tuning": {"name": tuning, **tiny.SMALL_TUNING.get(tuning, {}), "feature_norm": True}}
-    model = tiny.classifier(tiny.recipe(changes, method=tiny.method_section("tuna")))
-    for number in range(3):
-        model.learn(tiny.task(number, TASKS[number]))
-    images = tiny.images(TEST, skip=20)
-    scaled = (model.extractor.evaluation_views(images.pixels) * 0.5 + 0.5).contiguous()
-    expected = model.probabilities(model.features(images))
-    shipping.export_onnx(model, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    for rows in (1, len(images)):
-        found = session.run(None, {"images": np.asarray(scaled[:rows])})[0]
-        torch.testing.assert_close(torch.as_tensor(found), expected[:rows], rtol=0, atol=1e-4)

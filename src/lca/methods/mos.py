@@ -155,14 +155,14 @@ class Mos(AlignedSubspaces):
     def logits(self, features: Tensor, branch: str) -> Tensor:
         if not self.homes:
             return features.new_zeros(len(features), 0)
-        parts, homes = self.by_part(features), torch.tensor(self.homes, device=features.device)
-        cosines = self.prototypes.cosines(parts[:, 0])
-        answers = [self.branch_set.logits(parts[:, number], branch).argmax(1) for number in range(len(self.subspaces))]
-        following = homes[torch.stack(answers, dim=1)]
+        homes = torch.tensor(self.homes, device=features.device)
+        cosines = self.prototypes.cosines(self.by_part(features)[:, 0])
+        answers = self.answers(features, branch)
+        following = homes[answers.argmax(2)]
         asked = homes[cosines.argmax(1)][:, None]
         for _ in range(ROUNDS - 1):  # one that follows itself stays
             asked = following.gather(1, asked)
-        refined = self.branch_set.logits(chosen(parts, asked), branch)
+        refined = chosen(answers, asked)
         return mean_answer(refined, max(self.tasks, 1) * cosines)
 
     def forget(self, label: int) -> None:

@@ -23,7 +23,7 @@ def mean_answer(one: Tensor, two: Tensor) -> Tensor:
 
 
 def chosen(parts: Tensor, numbers: Tensor) -> Tensor:
-    """Of features (n, parts, d) the part that `numbers` (n, 1) says for each image: (n, d)."""
+    """Of answers (n, parts, classes) those of the part that `numbers` (n, 1) says for each image: (n, classes)."""
     return parts.gather(1, numbers[:, :, None].expand(-1, -1, parts.shape[2]))[:, 0]
 
 
@@ -122,6 +122,11 @@ class AlignedSubspaces(Branched, Subspaces):
         if len(task.classes) == 1 and new:
             mean = self.observed["features"].mean(0, keepdim=True)
             self.heads.append_from_means(mean, self.setting.generator("head", task.index))
+
+    def answers(self, features: Tensor, branch: str) -> Tensor:
+        """The logits of the heads in every part of the features: (n, parts, classes)."""
+        parts = self.by_part(features)
+        return self.branch_set.logits(parts.flatten(0, 1), branch).unflatten(0, (-1, parts.shape[1]))
 
     def forget(self, label: int) -> None:
         Subspaces.forget(self, label)

@@ -99,13 +99,9 @@ class Tuna(AlignedSubspaces):
         return self.setting.extractor.forward_with(self.universal, views)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
-        def answer(rows: Tensor) -> Tensor:
-            return self.branch_set.logits(rows, branch)
-
-        parts = self.by_part(features)
-        entropies = [softmax_entropy(answer(parts[:, number])) for number in range(len(self.subspaces))]
-        surest = torch.stack(entropies, dim=1).argmin(1, keepdim=True)
-        return mean_answer(answer(chosen(parts, surest)), answer(parts[:, -1]))
+        answers = self.answers(features, branch)
+        surest = softmax_entropy(answers[:, : len(self.subspaces)].mT).argmin(1, keepdim=True)
+        return mean_answer(chosen(answers, surest), answers[:, -1])
 
     def load_trunk_state(self, state: State) -> None:
         super().load_trunk_state(state)
