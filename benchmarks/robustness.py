@@ -1,6 +1,7 @@
 """How long all of -C and -P takes: every corruption in five severities, every sequence, generated and answered.
 
 python benchmarks/robustness.py --backbone deit_tiny_patch16_224.fb_in1k --weights FILE --out robust.json
+python benchmarks/robustness.py --images 200 --frames-of 20     # a part, and what the whole would take
 python benchmarks/robustness.py --show robust.json
 """
 
@@ -21,10 +22,12 @@ from lca.progress import LineProgress, Progress
 from lca.report.tables import markdown_table
 from lca.robustness import corruptions, perturbations
 from lca.robustness.corruptions import corrupt
-from lca.robustness.models import robustness
+from lca.robustness.models import prepared, robustness
 from lca.robustness.perturbations import perturb
 
 CLASSES = 100
+WHOLE = 10_000
+"""Images of CIFAR's test set."""
 
 
 def measure(
@@ -37,12 +40,12 @@ def measure(
     images = load_source(DataOptions(source=source), 0, 32, progress)
     model.learn(Task(0, images.classes, images.train))
     test = images.test.subset(torch.arange(count))
-    canvas = test.pixels.canvas.to(model.compute.device)
+    whole = prepared(test, model)[0].to(model.compute.device)
     generating = {
-        name: _seconds(lambda n=name: [corrupt(canvas, n, level) for level in corruptions.SEVERITIES])
+        name: _seconds(lambda n=name: [corrupt(whole, n, level) for level in corruptions.SEVERITIES])
         for name in corruptions.NAMES
     }
-    few = canvas[:frames_of]
+    few = whole[:frames_of]
     generating_frames = {name: _seconds(lambda n=name: perturb(few, n)) for name in perturbations.STANDARD}
     whole_c = _seconds(lambda: robustness(model, test, kinds=("c",), progress=progress))
     part = test.subset(torch.arange(frames_of))
@@ -76,13 +79,19 @@ def show(results: dict[str, Any]) -> str:
         ["the slowest to generate, five severities", ", ".join(f"{name} {value:.1f}" for name, value in slowest)],
         [f"10 sequences of {results['images_of_sequences']:,} images", f"{seconds['sequences']:.0f}"],
     ]
+    parts = {"95 cells": ("corruptions", "images"), "10 sequences": ("sequences", "images_of_sequences")}
+    rows += [
+        [f"{what} of {WHOLE:,} images, extrapolated", f"{seconds[kind] * WHOLE / results[count]:.0f}"]
+        for what, (kind, count) in parts.items()
+        if results[count] < WHOLE
+    ]
     return f"{results['backbone']}, {results['machine']['name']}\n\n{markdown_table(['what', 'seconds'], rows)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--frames-of", type=int, default=1_000, help="images of the sequences")
+    parser.add_argument("--images", type=int, default=WHOLE, help="images of the corruptions; fewer are extrapolated")
+    parser.add_argument("--frames-of", type=int, default=1_000, help="images of the sequences, at most --images")
     parser.add_argument("--backbone", default="vit_pico_patch8_64")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--device", default="auto")
@@ -93,7 +102,8 @@ def main() -> None:
         print(show(read_json(options.show)), end="")
         return
     backbone = {"name": options.backbone, "weights": options.weights and str(options.weights)}
-    results = measure(backbone, options.images, options.frames_of, options.device, LineProgress())
+    frames_of = min(options.frames_of, options.images)
+    results = measure(backbone, options.images, frames_of, options.device, LineProgress())
     if options.out:
         write_json(options.out, results)
     print(show(results), end="")

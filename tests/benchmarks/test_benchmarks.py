@@ -92,4 +92,8 @@ def test_the_robustness_benchmark_measures_everything_and_shows_it(load):
     results = module.measure({"name": "vit_pico_patch8_64"}, 4, 1, "cpu", Progress(), classes=2)
     assert len(results["seconds_generating"]["corruptions"]) == 19
     assert len(results["seconds_generating"]["sequences"]) == 10
-    assert "95 cells of 4 images" in module.show(results)
+    shown = module.show({**results, "seconds": {"corruptions": 8.0, "sequences": 3.0}})
+    assert "| 95 cells of 4 images, generated and answered | 8 |" in shown
+    assert "| 95 cells of 10,000 images, extrapolated | 20000 |" in shown
+    assert "| 10 sequences of 10,000 images, extrapolated | 30000 |" in shown
+    assert "extrapolated" not in module.show({**results, "images": 10_000, "images_of_sequences": 10_000})

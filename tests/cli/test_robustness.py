@@ -78,6 +78,10 @@ def test_a_table_a_file_and_a_radar(lca, model):
     assert "+0.0" in out
     err = lca("robustness", "model", *words, "--against", "one.json", "--seed", "3", "-q")[2]
     assert "not measured alike: seed differ" in err
+    err = lca("robustness", "model", *words[:-2], "--against", "one.json", "-q")[2]
+    assert "not measured alike: kinds of damage or severities differ" in err
+    err = lca("robustness", "model", *words, "--against", "one.json", "-q")[2]
+    assert "alike" not in err
     assert re.search(r"mFR +(100\.0 %|- \(the other never flips: tilt\))", out)
     with Image.open(model / "radar.png") as picture:
         assert picture.size == (1200, 900)

@@ -58,7 +58,7 @@ def robustness_command(
 
       lca robustness my-model photos/test --kind c --severity 5 --out robust.json
 
-      lca robustness other-model photos/test --against robust.json --radar radar.png
+      lca robustness other-model photos/test --kind c --severity 5 --against robust.json --radar radar.png
 
       lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
     """
@@ -79,7 +79,7 @@ def robustness_command(
     theirs = None if against is None else read_json(against)
     other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
-    learner = load_model(model, device, weights, progress)
+    learner = load_model(model, device, weights, choose_progress(quiet=True))  # one bar for all, none for each batch
     images = _images(data, learner, progress)
     if limit is not None and limit < len(images):
         if files:
@@ -98,10 +98,11 @@ def robustness_command(
         progress=progress,
     )
     facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": branch or learner.branch}
-    alike = ("data", "images", "seed", "generated")
-    if theirs is not None and (unlike := [key for key in alike if facts[key] != theirs.get(key)]):
-        progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
-    if other is not None:
+    if theirs is not None and other is not None:
+        unlike = [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]
+        unlike += ["kinds of damage or severities"] * (scores.asked() != other.asked())
+        if unlike:
+            progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
         facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
         facts["flip_ratios"] = scores.flip_ratios(other)
     if out is not None:

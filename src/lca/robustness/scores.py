@@ -44,6 +44,11 @@ class RobustnessScores:
     perturbed: dict[str, dict[str, float]] = field(default_factory=dict)
     """`accuracy`, `flips` and `flips_previous` by perturbation."""
 
+    def asked(self) -> set[tuple[str, ...]]:
+        """What was measured: every corruption with a severity, every perturbation."""
+        cells = {(name, str(severity)) for name, each in self.corrupted.items() for severity in each}
+        return {*cells, *((name,) for name in self.perturbed)}
+
     def by_corruption(self) -> dict[str, float]:
         """Mean over severities."""
         return {name: sum(each.values()) / len(each) for name, each in self.corrupted.items()}
