@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny
+from lca.methods import methods
 from lca.progress import Progress
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -97,3 +99,34 @@ def test_the_robustness_benchmark_measures_everything_and_shows_it(load):
     assert "| 95 cells of 10,000 images, extrapolated | 20000 |" in shown
     assert "| 10 sequences of 10,000 images, extrapolated | 30000 |" in shown
     assert "extrapolated" not in module.show({**results, "images": 10_000, "images_of_sequences": 10_000})
+
+
+def test_the_methods_benchmark_runs_every_method_as_the_demo_does(load):
+    module = load("methods")
+    assert set(methods) < set(module.names())
+    assert {"aper-ssf", "mos", "paper"} <= set(module.names())
+    assert not {"demo", "compare-mini"} & set(module.names())
+    for name in module.names():
+        recipe = module.recipe(name, "cpu")
+        assert (recipe.data.source, recipe.data.tasks, recipe.data.train_limit) == ("digits", 5, 100)
+        assert (recipe.training.epochs, recipe.training.batch_size) == (3, 32)
+    assert module.recipe("mos", "cpu").tuning.name == "adapter"
+    assert len(module.recipe("mos", "cpu").method.align) == 4
+    assert module.recipe("l2p", "cpu").training.lr == 0.001875
+
+
+def test_the_methods_benchmark_shows_what_it_measured_slowest_first(load):
+    module = load("methods")
+    with tiny.tiny_backbone():
+        measured = module.measure("simplecil", "cpu")
+    assert measured["cpu_seconds"] > 0
+    assert {"means", "evaluate"} <= set(measured["phases"])
+    slow = {
+        **measured,
+        "cpu_seconds": 500.0,
+        "phases": {"finetune": 7.0, "align a": 2.0, "align b": 1.0, "evaluate": 4},
+    }
+    lines = module.show({"simplecil": measured, "other": slow}).splitlines()
+    assert lines[2].startswith("| other |")
+    assert " 500 | 7 | 3 | 4 | " in lines[2]
+    assert lines[3].startswith("| simplecil |")
