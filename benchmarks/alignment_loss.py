@@ -2,10 +2,13 @@
 
 Both sides see the same features, the same batches and the same number of steps. A `step` row is the loss of one batch
 and its gradient; an `alignment` row is the whole of `lca.alignment.align` (on a GPU with its captured steps) beside
-the same thing with the loop and torch.optim.SGD; drawing the features is part of both.
+the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum the
+alignments of a whole run: ours measured, the loop measured on a few steps of every task and scaled to all of them.
 """
 
 from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +19,7 @@ from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
 from lca.randomness import generator
 from lca.schedules import cosine
-from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, time_both
+from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, time_both
 
 SUBJECT = "alignment"
 
@@ -29,13 +32,18 @@ class Sizes:
     epochs: int
     images: int = 50
     classes_per_task: int = 10
+    all_samples: int = 512
+    """Of a class in the alignments of all tasks."""
 
 
 SIZES: dict[Size, Sizes] = {
-    "tiny": Sizes(classes=(20,), width=16, samples=16, epochs=1, images=5),
-    "small": Sizes(classes=(20, 100), width=192, samples=64, epochs=4),
-    "full": Sizes(classes=(20, 100), width=768, samples=512, epochs=10),
+    "tiny": Sizes(classes=(20,), width=16, samples=16, epochs=1, images=5, all_samples=16),
+    "small": Sizes(classes=(20, 100), width=192, samples=64, epochs=4, all_samples=32),
+    "full": Sizes(classes=(20, 100), width=768, samples=64, epochs=2),
 }
+ALL_EPOCHS = 10
+Batches = Literal["balanced", "random"]
+BATCHES: tuple[Batches, ...] = ("balanced", "random")
 
 
 def compare(settings: Settings) -> list[Comparison]:
@@ -43,13 +51,46 @@ def compare(settings: Settings) -> list[Comparison]:
     rows = []
     for classes in sizes.classes:
         heads, memory = _heads_and_memory(classes, sizes, settings.device)
-        for batches in ("balanced", "random"):
-            options = AlignmentOptions(
-                name="benchmark", batches=batches, samples=sizes.samples, epochs=sizes.epochs, robustness=0.1
-            )
+        for batches in BATCHES:
+            options = _options(batches, sizes.samples, sizes.epochs)
             rows.append(_compare_step(heads, memory, options, sizes, settings))
             rows.append(_compare_alignment(heads, memory, options, sizes, settings))
-    return rows
+    return rows + [_compare_all_tasks(batches, sizes, settings) for batches in BATCHES]
+
+
+def loop_seconds(classes: int, width: int, samples: int, settings: Settings, batches: Batches = "random") -> float:
+    """Seconds of one task's alignment by the loop over classes, scaled from three steps."""
+    options = _options(batches, samples, ALL_EPOCHS)
+    heads, memory = _heads_and_memory(
+        classes, Sizes((), width, samples, 1, classes_per_task=min(10, classes)), settings.device
+    )
+    steps = ALL_EPOCHS * len(list(_batches(classes, options, torch.Generator(), torch.device("cpu"))))
+    few = min(3, steps)
+    align_by_loop(heads, memory, options, 1)
+    clock = clock_of(settings)
+    began = clock()
+    align_by_loop(heads, memory, options, few)
+    return (clock() - began) / few * steps
+
+
+def _compare_all_tasks(batches: Batches, sizes: Sizes, settings: Settings) -> Comparison:
+    """From the second task on: the first one's heads need none."""
+    options = _options(batches, sizes.all_samples, ALL_EPOCHS)
+    counts = range(2 * sizes.classes_per_task, max(sizes.classes) + 1, sizes.classes_per_task)
+    tasks = [_heads_and_memory(count, sizes, settings.device) for count in counts]
+    align(*tasks[0], options, _draws)
+    clock = clock_of(settings)
+    began = clock()
+    for heads, memory in tasks:
+        align(heads, memory, options, _draws)
+    ours = clock() - began
+    plain = sum(loop_seconds(count, sizes.width, sizes.all_samples, settings, batches) for count in counts)
+    numbers: Numbers = {"classes": max(sizes.classes), "width": sizes.width, "samples": sizes.all_samples}
+    return _row("all tasks", options, numbers, (Cost(ours, ours), Cost(plain, plain)), None)
+
+
+def _options(batches: Batches, samples: int, epochs: int) -> AlignmentOptions:
+    return AlignmentOptions(name="benchmark", batches=batches, samples=samples, epochs=epochs, robustness=0.1)
 
 
 def loss_by_loop(logits: Tensor, labels: Tensor, robustness: float) -> Tensor:
@@ -66,8 +107,11 @@ def loss_by_loop(logits: Tensor, labels: Tensor, robustness: float) -> Tensor:
     return torch.stack(terms).mean()
 
 
-def align_by_loop(heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions) -> tuple[GrowingHeads, float]:
-    """Alignment with the loop over classes and torch's own optimiser; also the last epoch's mean loss."""
+def align_by_loop(
+    heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions, steps: int | None = None
+) -> tuple[GrowingHeads, float]:
+    """Alignment with the loop over classes and torch's own optimiser; also the last epoch's mean loss. Of every epoch
+    all steps, or with `steps` the first ones of one epoch."""
     heads = heads.copy()
     parameters = heads.trainable("all")
     for parameter in parameters:
@@ -76,9 +120,10 @@ def align_by_loop(heads: GrowingHeads, memory: GaussianMemory, options: Alignmen
     features, labels = drawn.flatten(0, 1), classes.to(drawn.device).repeat_interleave(options.samples)
     optimiser = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
     mean_loss = 0.0
-    for epoch in range(options.epochs):
+    for epoch in range(options.epochs if steps is None else 1):
         optimiser.param_groups[0]["lr"] = cosine(options.lr, 0.0, epoch / options.epochs)
-        indices = list(_batches(len(classes), options, _draws("batches", epoch, torch.device("cpu")), drawn.device))
+        draws = _draws("batches", epoch, torch.device("cpu"))
+        indices = list(islice(_batches(len(classes), options, draws, drawn.device), steps))
         mean_loss = 0.0
         for index in indices:
             loss = loss_by_loop(heads(features[index]), labels[index], options.robustness)
@@ -134,7 +179,7 @@ def _compare_alignment(
 
 
 def _row(
-    case: str, options: AlignmentOptions, numbers: Numbers, seconds: tuple[Cost, Cost], agreement: Agreement
+    case: str, options: AlignmentOptions, numbers: Numbers, seconds: tuple[Cost, Cost], agreement: Agreement | None
 ) -> Comparison:
     case = f"{case}, {numbers['classes']} classes, {options.batches} batches"
     return Comparison(SUBJECT, case, "seconds", *seconds, {"batches": options.batches} | numbers, agreement)

@@ -28,6 +28,8 @@ class Settings:
     """Repeats of a comparison; short ones repeat more often, for half a second."""
     patience: float = 4.0
     """Seconds after which one comparison starts no further repeat."""
+    matrix_rate: float | None = None
+    """FLOP/s of a large matrix product on this machine, to give rates as shares of it."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Comparison:
     plain: Cost
     sizes: Numbers
     agreement: Agreement | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+    """What our way reaches, by unit: images/s and so on."""
 
     @property
     def ratio(self) -> float:
@@ -87,7 +91,7 @@ def time_in_turn(works: Sequence[Work], settings: Settings) -> list[Cost]:
     started = time.perf_counter()
     while not _enough(len(seconds[0]), time.perf_counter() - started, settings):
         for work, taken in zip(works, seconds, strict=True):
-            taken.append(_seconds(work, settings.device))
+            taken.append(_seconds(work, settings))
     return [Cost(min(taken), statistics.median(taken), len(taken)) for taken in seconds]
 
 
@@ -102,14 +106,23 @@ def _enough(repeats: int, elapsed: float, settings: Settings) -> bool:
     return settings.repeats == 1 or elapsed > 0.5
 
 
-def _seconds(work: Work, device: torch.device) -> float:
-    _synchronise(device)
-    started = time.perf_counter()
+def _seconds(work: Work, settings: Settings) -> float:
+    now = clock_of(settings)
+    started = now()
     work()
-    _synchronise(device)
-    return time.perf_counter() - started
+    return now() - started
 
 
-def _synchronise(device: torch.device) -> None:
+def clock_of(settings: Settings) -> Callable[[], float]:
+    """A clock that waits for the device."""
+
+    def now() -> float:
+        synchronise(settings.device)
+        return time.perf_counter()
+
+    return now
+
+
+def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

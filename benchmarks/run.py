@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from rich.table import Table
 
 import alignment_loss
 import augmentation
+import backbone_speed
+import ceilings
 import checkpoints
 import gaussian_sampling
 import merging
 import start_up
+import whole_run
 from lca.device import Compute
 from lca.errors import LcaError
 from lca.files import read_json, write_json
@@ -30,12 +34,14 @@ from measuring import Comparison, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBJECTS: dict[str, Callable[[Settings], list[Comparison]]] = {
+    "backbone": backbone_speed.compare,
     "alignment": alignment_loss.compare,
     "gaussians": gaussian_sampling.compare,
     "views": augmentation.compare,
     "merging": merging.compare,
     "checkpoints": checkpoints.compare,
     "start-up": start_up.compare,
+    "run": whole_run.compare,
 }
 PACKAGES = ("lca", "torch", "torchvision", "timm", "safetensors", "pillow", "numpy")
 
@@ -50,8 +56,10 @@ def main(arguments: list[str]) -> int:
         return 0
     torch.set_num_threads(options.threads)
     compute = Compute.choose("cuda" if options.gpu else options.device, "fp32")
-    settings = Settings("full" if options.full else "small", compute.device, options.repeats)
+    settings = Settings("full" if options.full or options.gpu else "small", compute.device, options.repeats)
     described = machine(compute)
+    most = ceilings.measure(settings)
+    settings = replace(settings, matrix_rate=most.matrix)
     console = Console(width=None if sys.stdout.isatty() else 150)
     started = time.perf_counter()
     rows = []
@@ -63,6 +71,7 @@ def main(arguments: list[str]) -> int:
         "machine": described,
         "versions": versions(),
         "size": settings.size,
+        "ceilings": {"matrix_tflops": round(most.matrix / 1e12, 1), "copy_gb_per_s": round(most.copy / 1e9, 1)},
         "seconds": round(time.perf_counter() - started, 1),
         "comparisons": [row.as_json() for row in rows],
     }
@@ -81,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("subjects", nargs="*", metavar="subject", help=f"some of {', '.join(SUBJECTS)}; else all")
     parser.add_argument("--full", action="store_true", help="the sizes of a real run; minutes to hours on a CPU")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:0")
-    parser.add_argument("--gpu", action="store_true", help="the same as --device cuda")
+    parser.add_argument("--gpu", action="store_true", help="--device cuda --full")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads, for both ways (default 1)")
     parser.add_argument("--repeats", type=int, default=5, help="repeats of a comparison, the best counts (default 5)")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmarks.json", help="where the JSON goes")
@@ -114,7 +123,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return shown
 
 
-HEADINGS = ("subject", "case", "ours", "plain", "ratio", "difference (allowed)")
+HEADINGS = ("subject", "case", "ours", "plain", "ratio", "reached", "difference (allowed)")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -122,11 +131,12 @@ def cells(row: dict[str, Any]) -> list[str]:
     show, agreement = (quantity if row["unit"] == "bytes" else duration), row["agreement"]
     difference = f"{agreement['difference']:.1e} ({agreement['tolerance']:.2g})" if agreement else ""
     costs = [show(row[way]["best"]) for way in ("ours", "plain")]
-    return [row["subject"], row["case"], *costs, f"{row['ratio']:.2f}", difference]
+    reached = ", ".join(f"{value:,g} {unit}" for unit, value in row.get("rates", {}).items())
+    return [row["subject"], row["case"], *costs, f"{row['ratio']:.2f}", reached, difference]
 
 
 def markdown(result: dict[str, Any]) -> str:
-    rule = ["---", "---", "---:", "---:", "---:", "---:"]
+    rule = ["---", "---", "---:", "---:", "---:", "---", "---:"]
     lines = [list(HEADINGS), rule, *(cells(row) for row in result["comparisons"])]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
