@@ -1,0 +1,97 @@
+"""A whole IM + LCA run of ten tasks, as `lca run` does it, beside the plain and the published way.
+
+Our seconds are the wall-clock of the run, with the images read and everything evaluated, after a short run that fills
+the compiler's cache. The plain ways would take hours: their training, their extraction and their alignment are measured
+on a part and scaled to the same numbers of images and steps; loading, merging and scoring are left out in their favour.
+"""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alignment_loss import loop_seconds
+from backbone_speed import synthetic
+from lca.backbones import untrained
+from lca.config import validate_recipe
+from lca.files import save_tensors
+from lca.runs.experiment import run
+from measuring import Comparison, Cost, Numbers, Settings, Size, clock_of
+from plain_ways import PLAIN, PUBLISHED, Way, extraction_seconds, training_seconds
+
+SUBJECT = "run"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    vit: str
+    rank: int
+    batch: int
+    classes: int
+    tasks: int
+    train: int
+    """Images of a class; a fifth as many are tested."""
+    epochs: int
+    samples: int
+    part: int
+    """Images on which the plain ways are measured."""
+    workers: tuple[int, int]
+
+
+SIZES: dict[Size, Sizes] = {
+    "tiny": Sizes("vit_pico_patch8_64", 4, 4, 4, 2, 5, 1, 8, 12, (0, 0)),
+    "small": Sizes("vit_pico_patch8_64", 16, 32, 10, 5, 10, 1, 32, 128, (2, 2)),
+    "full": Sizes("vit_base_patch16_224", 64, 64, 100, 10, 500, 10, 512, 20 * 64, (PLAIN.workers, PUBLISHED.workers)),
+}
+
+
+def compare(settings: Settings) -> list[Comparison]:
+    sizes = SIZES[settings.size]
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "random.safetensors"
+        save_tensors(weights, untrained(sizes.vit).state_dict())
+        _run(sizes, sizes.classes // sizes.tasks, 1, settings, weights, Path(folder) / "first")
+        ours, phases = _run(sizes, sizes.classes, sizes.tasks, settings, weights, Path(folder) / "whole")
+    images = sizes.classes * sizes.train
+    tested = sum(images // 5 * task // sizes.tasks for task in range(1, sizes.tasks + 1))
+    numbers: Numbers = {"vit": sizes.vit, "classes": sizes.classes, "tasks": sizes.tasks, "images": images}
+    numbers |= {"epochs": sizes.epochs, "batch": sizes.batch, "part": sizes.part}
+    rates = {f"s {phase}": round(seconds, 1) for phase, seconds in phases.items()}
+    rows = []
+    for way, workers in zip((PLAIN, PUBLISHED), sizes.workers, strict=True):
+        plain = _plain(sizes, Way(way.name, workers, way.second_view), settings, images * sizes.epochs, images + tested)
+        case = f"{sizes.tasks} tasks, {sizes.classes} classes, {sizes.vit} ({way.name}, scaled from a part)"
+        rows.append(Comparison(SUBJECT, case, "seconds", Cost(ours, ours), Cost(plain, plain), numbers, None, rates))
+    return rows
+
+
+def _run(
+    sizes: Sizes, classes: int, tasks: int, settings: Settings, weights: Path, folder: Path
+) -> tuple[float, dict[str, float]]:
+    """Wall-clock and the seconds of every phase."""
+    on_gpu = settings.device.type == "cuda"
+    content: dict[str, Any] = {
+        "method": {"name": "im", "align": [{"preset": "lca", "samples": sizes.samples}]},
+        "backbone": {"name": sizes.vit, "weights": str(weights)},
+        "tuning": {"name": "lora", "rank": sizes.rank, "alpha": 2.0 * sizes.rank},
+        "training": {"epochs": sizes.epochs, "batch_size": sizes.batch},
+        "data": {"source": f"synthetic:classes={classes},train={sizes.train},test={sizes.train // 5},size=32"},
+        "device": str(settings.device),
+        "compile": on_gpu,
+        "keep_models": "none",
+    }
+    content["data"]["tasks"] = tasks
+    began = time.perf_counter()
+    results = run(validate_recipe(content), folder)
+    return time.perf_counter() - began, results["seconds"]
+
+
+def _plain(sizes: Sizes, way: Way, settings: Settings, trained: int, extracted: int) -> float:
+    part, clock = synthetic(sizes.part).pixels.canvas, clock_of(settings)
+    vit = untrained(sizes.vit).requires_grad_(False)
+    seconds = extracted * extraction_seconds(vit, part, sizes.batch, way, settings.device, clock)
+    seconds += trained * training_seconds(vit, sizes.rank, part, sizes.batch, way, settings.device, clock)
+    per_task = sizes.classes // sizes.tasks
+    counts = [per_task * task for task in range(2, sizes.tasks + 1)]
+    return seconds + sum(loop_seconds(count, vit.num_features, sizes.samples, settings) for count in counts)
