@@ -2,12 +2,14 @@
 
 import json
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import tiny
+from lca.progress import Progress
 
 
 @pytest.fixture
@@ -45,6 +47,23 @@ def test_all_kinds_of_damage(lca, model):
     assert found["clean"] > 60
     assert found["score"] == pytest.approx((found["accuracy_c"] + found["accuracy_p"]) / 2)
     assert len({value for each in found["corrupted"].values() for value in each.values()}) > 3
+
+
+def test_progress_counts_what_the_model_is_asked(lca, model, monkeypatch):
+    """A sequence is as many answers as it has frames; the batches have no bars of their own."""
+    told = {}
+
+    class Told(Progress):
+        @contextmanager
+        def task(self, what, total):
+            told[what] = [total, 0]
+            yield lambda units: told[what].__setitem__(1, told[what][1] + units)
+
+    monkeypatch.setattr("lca.progress.choose_progress", lambda quiet: Progress() if quiet else Told())
+    words = ("photos", "--only", "fog", "--severity", "1", "--only", "tilt", "--only", "translate")
+    assert lca("robustness", "model", *words)[0] == 0
+    assert told["robustness"] == [1 + 1 + 31 + 16] * 2
+    assert "features" not in told
 
 
 def test_options(lca, model):

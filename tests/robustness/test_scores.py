@@ -50,7 +50,7 @@ def test_a_whole_measurement_by_hand():
     assert scores.accuracy_p == pytest.approx((37.5 + 75) / 2)
     assert scores.flip_rate == scores.flip_rate_previous == 50
     assert scores.score == pytest.approx((50 + 56.25) / 2)
-    assert told == [1] * 7, "clean, two corruptions in two severities, two sequences"
+    assert told == [1] * 5 + [2, 3], "clean, two corruptions in two severities, two sequences by their frames"
     assert scores.by_corruption() == {"fog": 25.0, "snow": 75.0}
     assert RobustnessScores.from_json(scores.as_json()) == scores
 

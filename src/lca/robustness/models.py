@@ -90,7 +90,8 @@ def robustness(
     if files and "c" in kinds and 0 < len(corrupted) < len(names or corruptions.NAMES):
         missing = [name for name in names or corruptions.NAMES if name not in corrupted]
         progress.warning(f"only {len(corrupted)} corruptions are there; missing: {', '.join(missing)}")
-    with progress.task("robustness", 1 + len(corrupted) * len(severities) + len(perturbed)) as advance:
+    frames = sum(make(torch.arange(1)).shape[1] for make in perturbed.values())
+    with progress.task("robustness", 1 + len(corrupted) * len(severities) + frames) as advance:
         return measure(
             answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=advance
         )

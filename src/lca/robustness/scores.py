@@ -146,7 +146,8 @@ def measure(
     """Ask a model about images (n, 3, h, w) in uint8, about each kind of damage of all of them, and along sequences.
 
     `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
-    of some of them: all at once would not fit into memory. `advance` is told of every step.
+    of some of them: all at once would not fit into memory. `advance` is told how often all
+    images were asked about.
     """
 
     def asked(every: Tensor) -> Tensor:
@@ -165,8 +166,9 @@ def measure(
         for numbers in torch.arange(len(images)).split(together):
             frames = sequences(numbers)
             rows.append(asked(frames.flatten(0, 1)).reshape(len(frames), -1).cpu())
-        scores.perturbed[name] = sequence_scores(torch.cat(rows), labels, name in NOISE)
-        advance(1)
+        answers = torch.cat(rows)
+        scores.perturbed[name] = sequence_scores(answers, labels, name in NOISE)
+        advance(answers.shape[1])
     return scores
 
 
