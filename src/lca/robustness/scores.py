@@ -146,8 +146,7 @@ def measure(
     """Ask a model about images (n, 3, h, w) in uint8, about each kind of damage of all of them, and along sequences.
 
     `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
-    of some of them: all at once would not fit into memory. `advance` is told how often all
-    images were asked about.
+    of some of them: all at once would not fit into memory. `advance` is told how often all were asked.
     """
 
     def asked(every: Tensor) -> Tensor:
