@@ -102,7 +102,7 @@ def _compare(case: Case, kind: str, workers: tuple[int, int], settings: Settings
     if settings.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(settings.device)
     ours = (
-        _training(extractor, images, case, settings)
+        training_cost(extractor, images, case, settings)
         if kind == "training"
         else _extraction(extractor, images, case, settings)
     )
@@ -131,7 +131,8 @@ def _compare(case: Case, kind: str, workers: tuple[int, int], settings: Settings
     return rows
 
 
-def _training(extractor: FeatureExtractor, images: ImageSet, case: Case, settings: Settings) -> Cost:
+def training_cost(extractor: FeatureExtractor, images: ImageSet, case: Case, settings: Settings) -> Cost:
+    """Seconds of an epoch of fine-tuning, after one that compiles and captures."""
     options = TrainingOptions(epochs=20, batch_size=case.batch)
     tuning = FineTuning(Setting(extractor, options, AugmentOptions(), 0, Progress()))
     heads, task = GrowingHeads(extractor.width, HeadOptions()), Task(0, images.classes, images)
@@ -140,7 +141,7 @@ def _training(extractor: FeatureExtractor, images: ImageSet, case: Case, setting
     def epoch() -> None:
         tuning.epoch(task, next(epochs), heads)
 
-    epoch()  # compiles and captures
+    epoch()
     return _timed(epoch, 3, settings)
 
 

@@ -55,6 +55,19 @@ def test_a_whole_run_is_measured(load):
     assert all(row.plain.best > 0 for row in rows)
 
 
+def test_growth_is_measured_and_drawn(load, tmp_path):
+    module = load("growth")
+    sizes = {"classes": (10, 20), "width": 8, "samples": 8, "tasks": (2,), "images": (2, 4)}
+    sizes |= {"vits": ("vit_pico_patch8_64",), "batch": 2, "trained": 4}
+    growth = module.measure(sizes, load("measuring").Settings(), Progress())
+    assert [point["classes"] for point in growth["classes"]] == [10, 20]
+    assert [point["images"] for point in growth["images"]] == [8, 16]
+    assert growth["classes"][1]["stored MB"] == 2 * growth["classes"][0]["stored MB"]
+    paths = module.plot({"machine": {"name": "a machine"}, "growth": growth}, tmp_path)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert len(paths) == 4
+
+
 def test_importing_the_package_leaves_torch_alone(load):
     assert load("start_up").torch_stays_out().holds
 

@@ -50,6 +50,26 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     pyplot.close(figure)
 
 
+def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
+    """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(5, 3.6), layout="constrained")
+    across, up = zip(*points, strict=True)
+    axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
+    axes.loglog(across, [up[0] * each / across[0] for each in across], color=PALETTE[7], linestyle=":")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3, which="both")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
 def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
     """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out."""
     import math
