@@ -271,6 +271,82 @@ def test_cars_as_others_unpack_them(tmp_path):
     assert counts(read(f"cars196:{tmp_path}").train) == [3, 1, 2]
 
 
+def merged_cars(root):
+    """The authors' archive of all images in one folder, with one file of labels."""
+    columns = ("relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test")
+    rows = []
+    for label, parts in enumerate(CARS.values(), 1):
+        for test, count in enumerate(parts):
+            for index in range(count):
+                file = f"car_ims/{len(rows) + 1:06}.png"
+                trees.paint(root / file, label - 1, index)
+                rows.append((file, 1, 2, 3, 4, np.uint8(label), np.uint8(test)))
+    table = np.zeros((1, len(rows)), dtype=[(name, object) for name in columns])
+    for number, row in enumerate(rows):
+        for name, value in zip(columns, row, strict=True):
+            table[0, number][name] = value
+    savemat(root / "cars_annos.mat", {"annotations": table, "class_names": np.array([*CARS], dtype=object)})
+    return root
+
+
+def foldered_cars(root):
+    """Class folders as others pack them, and the names in the order of the labels."""
+    trees.class_folders(root / "car_data" / "car_data", {name.replace("/", "-"): each for name, each in CARS.items()})
+    (root / "names.csv").write_text("".join(f"{name}\n" for name in CARS))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("make", "inner"),
+    [(merged_cars, ""), (foldered_cars, ""), (foldered_cars, "car_data"), (foldered_cars, "car_data/car_data")],
+)
+def test_other_layouts_of_cars(tmp_path, make, inner):
+    source = read(f"cars196:{make(tmp_path) / inner}")
+    assert [name.replace("/", "-") for name in source.classes] == [name.replace("/", "-") for name in CARS]
+    assert (counts(source.train), counts(source.test)) == ([3, 1, 2], [1, 2, 2])
+    assert colours(source.train) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
+    texts = wrong("cars196", tmp_path / inner)
+    assert "classes: expected 196, came 3" in texts
+    assert "train images: expected 8144, came 6" in texts
+
+
+def test_one_folder_of_cars_of_which_some_are_missing(tmp_path):
+    merged_cars(tmp_path)
+    (tmp_path / "car_ims" / "000004.png").unlink()
+    texts = wrong("cars196", tmp_path)
+    missing = tmp_path / "car_ims" / "000004.png"
+    assert f"files: 1 that the labels name are missing: {missing}" in texts
+    assert "test images: expected 8041, came 4" in texts
+    savemat(tmp_path / "cars_annos.mat", {"annotations": trees.annotations([("1.png", 1)])})
+    (text,) = wrong("cars196", tmp_path)
+    assert "cars_annos.mat has no labels" in text
+    assert "expected relative_im_path, class, test" in text
+
+
+def test_class_folders_of_cars_need_the_order_of_the_labels(tmp_path):
+    foldered_cars(tmp_path)
+    names = tmp_path / "names.csv"
+    names.write_text(names.read_text().replace("Zonda", "Honda"))
+    (text,) = wrong("cars196", tmp_path)
+    assert "names.csv does not name the classes that are in" in text
+    assert "Honda C12 2004, Zonda C12 2004" in text
+    names.unlink()
+    with pytest.raises(LcaError, match=r"no names\.csv lies there .*data\.source=folder:"):
+        read(f"cars196:{tmp_path}")
+
+
+def test_cars_without_any_labels(tmp_path):
+    trees.paint(tmp_path / "cars_train" / "00001.jpg")
+    (text,) = wrong("cars196", tmp_path)
+    assert "it holds cars_train/; expected\n" in text
+    for part in ("devkit/{cars_meta.mat, cars_train_annos.mat}", "cars_annos.mat", "names.csv"):
+        assert part in text
+    (tmp_path / "devkit").mkdir()
+    (text,) = wrong("cars196", tmp_path)
+    assert "there is no file" in text
+    assert "devkit/cars_train_annos.mat; `lca datasets get cars196` says where to find it" in text
+
+
 def test_other_names_for_the_same_files_are_seen(tmp_path):
     """What is kept in memory must not be taken for something else."""
     trees.cars(tmp_path, CARS)

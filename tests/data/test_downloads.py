@@ -4,11 +4,13 @@ import errno
 import hashlib
 import io
 import shutil
+import socket
 import tarfile
 import threading
 from collections import deque
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -238,12 +240,53 @@ def test_a_busy_server_is_asked_again(server, path):
     assert len(server.asked) == 3
 
 
-def test_no_network(path, monkeypatch):
-    monkeypatch.setattr(downloads, "TRIES", 2)
+NOBODY = [
+    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "refused"),
+    (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), "name resolution"),
+    (OSError(errno.ENETUNREACH, "Network is unreachable"), "unreachable"),
+    (TimeoutError("timed out"), "timed out"),
+]
+
+
+@pytest.mark.parametrize(("error", "word"), NOBODY, ids=[word for _, word in NOBODY])
+def test_no_network_is_said_within_seconds(path, monkeypatch, error, word):
+    waited, tried = [], []
+
+    def nobody(*_, **__):
+        tried.append(1)
+        raise URLError(error)
+
+    monkeypatch.setattr(downloads, "urlopen", nobody)
+    monkeypatch.setattr(downloads.time, "sleep", waited.append)
+    with pytest.raises(LcaError, match=rf"could not be downloaded: .*{word}.*Check the network"):
+        fetch("https://example.org/birds.tgz", path, MD5, Progress())
+    assert len(tried) == 2
+    assert sum(waited) <= 2
+    assert names(path.parent) == []
+
+
+def test_nobody_at_an_address(path, monkeypatch):
     monkeypatch.setattr(downloads, "WAIT", 0.01)
     with pytest.raises(LcaError, match=r"could not be downloaded: .*refused.*Check the network"):
         fetch("http://127.0.0.1:1/birds.tgz", path, MD5, Progress())
     assert names(path.parent) == []
+
+
+def test_a_network_that_goes_away_is_waited_for(server, path, monkeypatch):
+    """Once there was an answer, a failure to connect is no longer taken for the end."""
+    server.plan.append(120_000)
+    plain, tried = downloads.urlopen, []
+
+    def sometimes(*given, **options):
+        tried.append(1)
+        if 1 < len(tried) < 5:
+            raise URLError(OSError(errno.ENETUNREACH, "Network is unreachable"))
+        return plain(*given, **options)
+
+    monkeypatch.setattr(downloads, "urlopen", sometimes)
+    fetch(server.url, path, MD5, Progress())
+    assert path.read_bytes() == CONTENT
+    assert len(tried) == 5
 
 
 def test_a_full_disk(server, path, monkeypatch):

@@ -204,14 +204,30 @@ def test_a_class_missing_in_one_part_is_an_error(tmp_path):
     for part in ("train", "test"):
         fill(tmp_path / part / "a", 2)
     fill(tmp_path / "train" / "b", 2)
-    with pytest.raises(LcaError, match=r"test: no folder for the classes \['b'\]"):
+    with pytest.raises(LcaError, match=r"test: no folder for the classes \['b'\], .*; add it, or remove the other"):
         read(tmp_path)
 
 
 def test_one_class_is_not_enough_for_a_run(tmp_path):
     fill(tmp_path / "a", 4)
-    with pytest.raises(LcaError, match="holds the class 'a' only; a run needs two or more"):
+    with pytest.raises(
+        LcaError, match=r"holds 4 images of the class 'a' only; a run needs two or more classes: .*cat/"
+    ):
         read(tmp_path)
+
+
+def test_one_image_of_every_class_leaves_nothing_to_test(tmp_path):
+    for name in "abcdefghij":
+        fill(tmp_path / name, 1)
+    with pytest.raises(LcaError, match=r"10 images of 10 classes, none of which has two: .* nothing to test on; add"):
+        read(tmp_path)
+
+
+def test_ten_images_in_all(tmp_path):
+    for name in "ab":
+        fill(tmp_path / name, 5)
+    source = read(tmp_path)
+    assert (len(source.train), len(source.test), source.tasks) == (8, 2, 2)
 
 
 def test_copies_within_a_class_of_a_data_set_stay(tmp_path, capsys):

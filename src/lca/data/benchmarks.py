@@ -7,7 +7,7 @@ in verification.py, to verify it.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +165,8 @@ def _list_cub(name: str, split: str, root: Path) -> Listing:
 
 def _numbered(path: Path) -> dict[int, str]:
     """The lines `NUMBER TEXT` of a label file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise LcaError(f"there is no file {path}; unpack the archive again") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LcaError(f"{path} cannot be read as text: {error}") from error
     found: dict[int, str] = {}
-    for line_number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(_lines(path), 1):
         number, _, text = line.strip().partition(" ")
         if not number.isdecimal() or not text or int(number) in found:
             raise LcaError(f"{path}, line {line_number}: expected a new number and a text, came {line[:80]!r}")
@@ -182,34 +176,99 @@ def _numbered(path: Path) -> dict[int, str]:
     return found
 
 
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise LcaError(f"there is no file {path}; unpack the archive again") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LcaError(f"{path} cannot be read as text: {error}") from error
+
+
 def _find_cars(path: Path, card: dict[str, Any]) -> Path | None:
-    return _within(path, card, "devkit")
+    return next((root for marks in CARS if (root := _within(path, card, *marks))), None)
 
 
 def _list_cars(name: str, split: str, root: Path) -> Listing:
-    devkit = root / "devkit"
-    names = tuple(class_name(str(each)) for each in _matlab(devkit / "cars_meta.mat", "class_names"))
-    if repeated := {each for each in names if names.count(each) > 1}:
-        raise LcaError(f"{devkit / 'cars_meta.mat'} names these classes twice: {some(sorted(repeated))}")
-    labelled = "cars_test_annos_withlabels.mat"
+    read = next(read for marks, read in CARS.items() if _within(root, {}, *marks))
+    return read(name, split, root)
+
+
+def _list_cars_devkit(name: str, split: str, root: Path) -> Listing:
+    """The authors' two folders, labelled by their devkit."""
+    devkit, labelled = root / "devkit", "cars_test_annos_withlabels.mat"
     annotations = {
         "train": devkit / "cars_train_annos.mat",
         "test": devkit / labelled if (devkit / labelled).exists() else root / labelled,
     }
-    files: dict[str, dict[str, list[Path]]] = {part: {each: [] for each in names} for part in PARTS}
+    rows = []
     for part, path in annotations.items():
         folder = root / f"cars_{part}"
         if (folder / folder.name).is_dir():  # as some archives unpack
             folder /= folder.name
-        table = _matlab(path, "annotations")
-        if not {"fname", "class"} <= set(table.dtype.names or ()):
-            raise LcaError(f"{path} has no labels: its columns are {table.dtype.names}, expected fname and class")
-        for row in table:
-            label, file = int(row["class"]), str(row["fname"])
-            if not 1 <= label <= len(names):
-                raise LcaError(f"{path}: {file} has class {label}; cars_meta.mat has the classes 1 to {len(names)}")
-            files[part][names[label - 1]].append(folder / file)
+        rows += [(part, folder / file, label) for file, label in _matlab_rows(path, "fname", "class")]
+    return _list_labelled_cars(name, split, root, devkit / "cars_meta.mat", rows)
+
+
+def _list_cars_merged(name: str, split: str, root: Path) -> Listing:
+    """The authors' one folder of all images and its one file of labels."""
+    path = root / "cars_annos.mat"
+    rows = [
+        ("test" if test else "train", root / file, label)
+        for file, label, test in _matlab_rows(path, "relative_im_path", "class", "test")
+    ]
+    return _list_labelled_cars(name, split, root, path, rows)
+
+
+def _list_labelled_cars(name: str, split: str, root: Path, meta: Path, rows: list[tuple[str, Path, int]]) -> Listing:
+    names = tuple(class_name(str(each)) for each in _matlab(meta, "class_names"))
+    if repeated := {each for each in names if names.count(each) > 1}:
+        raise LcaError(f"{meta} names these classes twice: {some(sorted(repeated))}")
+    files: dict[str, dict[str, list[Path]]] = {part: {each: [] for each in names} for part in PARTS}
+    for part, file, label in rows:
+        if not 1 <= label <= len(names):
+            raise LcaError(f"{root}: {file.name} has class {label}; {meta.name} has the classes 1 to {len(names)}")
+        files[part][names[label - 1]].append(file)
     return Listing(name, split, root, names, files)
+
+
+def _list_cars_folders(name: str, split: str, root: Path) -> Listing:
+    """A folder per class, as others pack them. The labels are not those of the sorted names: a list has them."""
+    listing = _list_class_folders(name, split, root)
+    places = [each / "names.csv" for each in (root, *root.absolute().parents[:2])]
+    path = next((each for each in places if each.is_file()), None)
+    if path is None:
+        raise LcaError(
+            f"{root} has class folders, but no names.csv lies there or in the two folders above: it lists the classes "
+            f"in the order of their labels and comes with the same archive. (data.source=folder:{root} needs none, but "
+            "has other tasks than the literature)"
+        )
+    names = [class_name(line.strip().strip('"').replace("/", "-")) for line in _lines(path) if line.strip()]
+    if sorted(names) != [*listing.classes]:
+        unlike = sorted({*names} ^ {*listing.classes}) or ["a name that comes twice"]
+        raise LcaError(f"{path} does not name the classes that are in {root}: {some(unlike)}")
+    files = {part: {each: own[each] for each in names} for part, own in listing.files.items()}
+    return replace(listing, classes=tuple(names), files=files)
+
+
+CARS: dict[tuple[str, ...], Callable[[str, str, Path], Listing]] = {
+    ("devkit", "cars_train"): _list_cars_devkit,
+    ("cars_annos.mat", "car_ims"): _list_cars_merged,
+    PARTS: _list_cars_folders,
+    ("devkit",): _list_cars_devkit,  # says what is missing
+}
+"""What tells a layout of Stanford Cars, and how it is listed."""
+
+
+def _matlab_rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """These columns of a .mat file's annotations: texts, or whole numbers."""
+    table = _matlab(path, "annotations")
+    if not {*columns} <= set(table.dtype.names or ()):
+        expected = ", ".join(columns)
+        raise LcaError(f"{path} has no labels: its columns are {table.dtype.names}, expected {expected}")
+    return [
+        tuple(str(row[each]) if isinstance(row[each], str) else int(row[each]) for each in columns) for row in table
+    ]
 
 
 def _matlab(path: Path, key: str) -> np.ndarray[Any, Any]:

@@ -33,8 +33,10 @@ TRIES = 5
 """Connections without any new byte before a download gives up."""
 WAIT = 2.0
 """Seconds before the second of them; it doubles."""
-TIMEOUT = 60.0
-"""Seconds without an answer after which a connection counts as broken."""
+TIMEOUT = 10.0
+"""Seconds without a byte after which a connection counts as broken."""
+TRIES_ALONE = 2
+"""Connections before a download gives up that had no answer at all: there may be no network."""
 
 
 @dataclass(frozen=True)
@@ -141,24 +143,24 @@ def fetch(url: str, path: Path, md5: str | None, progress: Progress) -> None:
 
 def _fetch_part(url: str, part: Path, progress: Progress) -> None:
     """Connect until all bytes are there."""
-    failed, wait = 0, WAIT
+    failed, wait, tries = 0, WAIT, TRIES_ALONE
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
             if _receive(url, part, progress):
                 return
-            reason = "the connection broke off"
+            reason, tries = "the connection broke off", TRIES
         except HTTPError as error:
             if error.code not in (408, 429) and error.code < 500:
                 raise LcaError(f"the server answered {error.code} ({error.reason}) for {url}") from None
-            reason = f"the server answered {error.code}"
+            reason, tries = f"the server answered {error.code}", TRIES
         except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         came = part.stat().st_size if part.exists() else 0
-        failed, wait = (1, WAIT) if came > before else (failed + 1, WAIT * 2**failed)
-        if failed >= TRIES:
-            kept = f"{came} bytes came and are kept in {part}; give the same command again to go on" if came else ""
-            raise LcaError(f"{url} could not be downloaded: {reason}. {kept or 'Check the network'}")
+        failed, wait, tries = (1, WAIT, TRIES) if came > before else (failed + 1, WAIT * 2**failed, tries)
+        if failed >= tries:
+            kept = f". {came} bytes came and are kept in {part}; give the same command again to go on" if came else ""
+            raise LcaError(f"{url} could not be downloaded: {reason}. Check the network{kept}")
         progress.line(f"{reason} after {came} bytes; trying again")
         time.sleep(wait)
 

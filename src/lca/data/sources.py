@@ -19,7 +19,7 @@ from lca.config import DataOptions, ViewOptions
 from lca.data import cache
 from lca.data.decoding import ImageLike, Reading, read_together, unreadable_images
 from lca.data.duplicates import near_copies, told_copies
-from lca.data.folders import ReadingReport, case_only, class_files, image_set, labelled
+from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, image_set, labelled
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
 from lca.files import hash_json
@@ -124,7 +124,10 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     classes = sorted({name for part in listing.values() for name in part})
     for part, files in listing.items():
         if missing := [name for name in classes if name not in files]:
-            raise LcaError(f"{root / part}: no folder for the classes {missing[:5]}, which the other part has")
+            raise LcaError(
+                f"{root / part}: no folder for the classes {missing[:5]}, which the other part has; add it, or remove "
+                "the other"
+            )
         if empty := [name for name in classes if not files[name]]:
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
@@ -133,7 +136,15 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     train = read_files(listing["train"], working_size, progress, report, complete=True)
     test = read_files(listing["test"], working_size, progress, report, complete=split)
     if len(classes) < 2:
-        raise LcaError(f"{root} holds the class {classes[0]!r} only; a run needs two or more")
+        count = len(train) + len(test)
+        raise LcaError(
+            f"{root} holds {count} images of the class {classes[0]!r} only; a run needs two or more classes: {LAYOUT}"
+        )
+    if not len(test):
+        raise LcaError(
+            f"{root} holds {len(train)} images of {len(classes)} classes, none of which has two: there would be "
+            "nothing to test on; add images, or a folder of test images beside one of training images (train/, test/)"
+        )
     copies = _near_copies(train, test, progress)
     if report.read:  # else all of it was told before in this process
         every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
