@@ -43,6 +43,21 @@ def test_only_the_sizes_it_was_told_of_are_compiled(traced):
     assert not copy.deepcopy(double).active, "a copy has other weights"
 
 
+def test_many_models_in_one_process_are_all_compiled(traced):
+    class Model:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def answer(self, batch):
+            return self.factor * batch
+
+    for factor in range(12):
+        answer = CompiledForSizes(Model(factor).answer)
+        answer.add(4)
+        assert torch.equal(answer(torch.ones(4, 3, 2, 2)), torch.full((4, 3, 2, 2), float(factor)))
+    assert len(traced) == 12
+
+
 @pytest.mark.parametrize(
     ("compiled", "device", "exact", "small", "large"),
     [

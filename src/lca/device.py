@@ -6,6 +6,7 @@ measurements beside Lightning Fabric are in benchmarks/NOTES.md.
 
 import copy
 import gc
+import itertools
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -114,7 +116,7 @@ class CompiledForSizes:
     def add(self, size: int) -> None:
         """Batches of this size are compiled from now on, when the first one comes."""
         if self._compiled is None:
-            self._compiled = torch.compile(self._plain, dynamic=False)
+            self._compiled = torch.compile(_with_own_code(self._plain), dynamic=False)
         self._sizes.add(size)
 
     @contextmanager
@@ -130,6 +132,18 @@ class CompiledForSizes:
         if self._compiled is None or len(batch) not in self._sizes:
             return self._plain(batch)
         return self._compiled(batch)
+
+
+_copies = itertools.count()
+
+
+def _with_own_code(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same function with a code object of its own: torch gives up on one after eight compilations, for whichever
+    models they were."""
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    code = plain.__code__.replace(co_name=f"{plain.__name__}_{next(_copies)}")
+    own = FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__)
+    return MethodType(own, function.__self__) if isinstance(function, MethodType) else own
 
 
 def replayed(step: Callable[[Tensor], None], example: Tensor, changed: Sequence[Tensor]) -> Callable[[Tensor], None]:
