@@ -10,6 +10,7 @@ import torch
 import lca.device
 import tiny
 from lca.device import CompiledForSizes, Compute
+from lca.errors import LcaError
 from lca.runs.experiment import run
 
 
@@ -56,6 +57,22 @@ def test_many_models_in_one_process_are_all_compiled(traced):
         answer.add(4)
         assert torch.equal(answer(torch.ones(4, 3, 2, 2)), torch.full((4, 3, 2, 2), float(factor)))
     assert len(traced) == 12
+
+
+def test_what_cannot_be_compiled(monkeypatch):
+    def backend(graph, inputs):
+        raise RuntimeError("there is no compiler")
+
+    monkeypatch.setattr(lca.device.torch, "compile", partial(torch.compile, backend=backend))
+    batch = torch.ones(4, 3, 2, 2)
+    asked, left_open = (CompiledForSizes(lambda rows: 2 * rows, required) for required in (True, False))
+    asked.add(4)
+    with pytest.raises(LcaError, match=r"could not be compiled: .*there is no compiler; set compile: false"):
+        asked(batch)
+    left_open.add(4)
+    with pytest.warns(UserWarning, match="runs as it is: .*there is no compiler"):
+        assert torch.equal(left_open(batch), 2 * batch)
+    assert torch.equal(left_open(batch), 2 * batch), "without another try"
 
 
 @pytest.mark.parametrize(

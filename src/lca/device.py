@@ -10,6 +10,7 @@ import itertools
 import os
 import platform
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -98,16 +99,19 @@ _WORTH_COMPILING = 2e12
 
 
 class CompiledForSizes:
-    """A function of a batch, compiled for the batch sizes it was told of; other batches run as they are."""
+    """A function of a batch, compiled for the batch sizes it was told of; other batches run as they are.
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self._plain = function
+    Where compiling fails, for want of a C compiler for example, that is an error if it was `required`, else a warning.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], required: bool = False) -> None:
+        self._plain, self._required = function, required
         self._compiled: Callable[[Tensor], Tensor] | None = None
         self._sizes: set[int] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledForSizes":
         """A copy is not compiled: it belongs to a copy of the weights."""
-        return CompiledForSizes(copy.deepcopy(self._plain, memo))
+        return CompiledForSizes(copy.deepcopy(self._plain, memo), self._required)
 
     @property
     def active(self) -> bool:
@@ -131,7 +135,15 @@ class CompiledForSizes:
     def __call__(self, batch: Tensor) -> Tensor:
         if self._compiled is None or len(batch) not in self._sizes:
             return self._plain(batch)
-        return self._compiled(batch)
+        try:
+            return self._compiled(batch)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(getattr(error, "inner_exception", error)).partition("\n")[0]
+            if self._required:
+                raise LcaError(f"the backbone could not be compiled: {reason}; set compile: false") from error
+            warnings.warn(f"the backbone could not be compiled and runs as it is: {reason}", stacklevel=2)
+            self._compiled = self._plain
+            return self._plain(batch)
 
 
 _copies = itertools.count()

@@ -43,7 +43,7 @@ class FeatureExtractor(nn.Module):
         ]
         self.norm = nn.LayerNorm(self.width) if tuning.feature_norm else None
         self.to(compute.device)
-        self.compiled = CompiledForSizes(self._pooled)
+        self.compiled = CompiledForSizes(self._pooled, required=compute.compiled is True)
 
     def forward(self, views: Tensor) -> Tensor:
         """(n, 3, size, size) -> (n, width) in float32."""
