@@ -23,7 +23,7 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(ARGS)
 
 # everything that make made; results in runs/ stay
 clean:
