@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn import functional
 
+import lca.alignment
 from lca.alignment import (
     AlignmentOptions,
     _batches,
@@ -288,6 +289,21 @@ def test_prototypes_become_the_class_means_and_take_no_steps():
     rows = torch.cat([head.weight for head in aligned.tasks])
     torch.testing.assert_close(rows, functional.normalize(memory.means(), dim=1))
     assert torch.equal(heads(features), before)
+
+
+@pytest.mark.parametrize("at_once", [1, 100])  # a class in every part, and two of the six
+@pytest.mark.parametrize("changes", [{}, {"nearest_mean_filter": True, "entropy": 0.1}, {"average": "samples"}])
+def test_batches_of_very_many_classes_are_taken_in_parts(monkeypatch, changes, at_once):
+    memory, _, _ = separable(distance=0.7)
+    settings = options(robustness=0.5, epochs=2, per_class=8, samples=20, **changes)
+    whole, loss = align(random_heads(), memory, settings, randomness)
+    monkeypatch.setattr(lca.alignment, "_LOGITS_AT_ONCE", at_once)
+    parts = lca.alignment._parts(torch.arange(48), 6, settings)
+    assert [len(part) for part in parts] == [8 * max(1, at_once // 48)] * (6 // max(1, at_once // 48))
+    in_parts, same_loss = align(random_heads(), memory, settings, randomness)
+    for one, two in zip(whole.parameters(), in_parts.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+    assert same_loss["loss"] == pytest.approx(loss["loss"], rel=1e-5)
 
 
 def test_the_robust_term_is_what_is_minimised():

@@ -241,12 +241,13 @@ def align(
     momenta = [optimiser.state[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
 
     def step(index: Tensor) -> None:
-        labels, kept = classes[index // options.samples], None if keep is None else keep[index]
-        current = lca_loss(heads.at_once(features[index]), labels, options, sizes, kept)
         optimiser.zero_grad()
-        current.backward()
+        for part in _parts(index, len(classes), options):
+            labels, kept = classes[part // options.samples], None if keep is None else keep[part]
+            current = lca_loss(heads.at_once(features[part]), labels, options, sizes, kept) * (len(part) / len(index))
+            current.backward()
+            loss.add_(current.detach())
         optimiser.step()
-        loss.add_(current.detach())
 
     for parameter in parameters:
         parameter.requires_grad_(True)
@@ -276,6 +277,19 @@ def _age(sizes: list[int], device: torch.device) -> Tensor:
     """1 - (τ + 1) / (t + 1) of every class: 0 for the newest task's, near 1 for the oldest of many."""
     tasks = torch.arange(1, len(sizes) + 1, device=device).repeat_interleave(torch.tensor(sizes, device=device))
     return 1 - tasks / len(sizes)
+
+
+_LOGITS_AT_ONCE = 2**26
+
+
+def _parts(index: Tensor, classes: int, options: AlignmentOptions) -> tuple[Tensor, ...]:
+    """A balanced batch in parts of whole classes, whose losses are averaged: its logits grow with the square of the
+    number of classes, those of a part do not. Other batches stay whole."""
+    unequal = options.average == "samples" and options.nearest_mean_filter
+    if options.batches == "random" or unequal or len(index) * classes <= _LOGITS_AT_ONCE:
+        return (index,)
+    per_class = len(index) // classes
+    return index.split(per_class * max(1, _LOGITS_AT_ONCE // (per_class * classes)))
 
 
 def _batches(

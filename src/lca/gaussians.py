@@ -197,8 +197,12 @@ class GaussianMemory:
             pooled = self.pooled().factor() / math.sqrt(max(self.pooled().freedom, 1))
         widest = max(len(row) for label in labels for row in (self.classes[label].mean, self.classes[label].factor))
         size = max(1, 2**24 // (count * widest))
-        chunks = [labels[start : start + size] for start in range(0, len(labels), size)]
-        return torch.cat([self._sample(chunk, count, pooled, generator) for chunk in chunks]), torch.tensor(labels)
+        first = self.classes[labels[0]].mean
+        samples = first.new_empty(len(labels), count, len(first))
+        for start in range(0, len(labels), size):
+            chunk = labels[start : start + size]
+            samples[start : start + size] = self._sample(chunk, count, pooled, generator)
+        return samples, torch.tensor(labels)
 
     def mahalanobis(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
