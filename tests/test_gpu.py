@@ -1,5 +1,6 @@
 """What only a GPU can show: the captured path equals the plain one, exact mode is bit-equal. Skipped without one."""
 
+import json
 from unittest.mock import patch
 
 import numpy as np
@@ -164,3 +165,36 @@ def test_every_tuner_can_be_captured(name, photos, tmp_path, monkeypatch):
     for tensors, others in zip(*(state.parts.values() for state in models), strict=True):
         for key, tensor in tensors.items():
             torch.testing.assert_close(tensor, others[key], atol=2e-3, rtol=2e-2, msg=key)
+
+
+@pytest.mark.parametrize("name", ["lora", "adapter", "vpt", "full"])
+def test_compiled_and_captured_training_equals_the_plain_one(name, photos, tmp_path, monkeypatch):
+    """The fast path in fp32 beside the plain one: losses of every epoch, tuned tensors and accuracies."""
+    tuning = {"name": name, **tiny.SMALL_TUNING.get(name, {})}
+    tuning |= {"dropout": 0.0} if name == "lora" else {}
+    outcomes = []
+    for fast in (True, False):
+        recipe = validate_recipe(
+            {
+                "data": {"source": f"folder:{photos}", "tasks": 2},
+                "training": {"epochs": 8, "batch_size": 8, "lr": 0.02},
+                "tuning": tuning,
+                "method": "finetune",
+                "device": "cuda",
+                "precision": "fp32",
+                "compile": fast,
+            }
+        )
+        monkeypatch.setattr(lca.training, "_WORTH_CAPTURING", 20 if fast else 10**9)
+        folder = tmp_path / str(fast)
+        with patch("lca.runs.experiment.load_backbone", _tiny_backbone):
+            results = run(recipe, folder)
+        steps = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        losses = [step["loss"] for step in steps if step.get("phase") == "finetune"]
+        tensors = load_state(next((folder / "models").iterdir())).parts["tuned"]
+        outcomes.append((losses, tensors, results["branches"]["default"]["correct"]))
+    (losses, tensors, correct), (plain_losses, plain_tensors, plain_correct) = outcomes
+    assert losses == pytest.approx(plain_losses, rel=1e-3, abs=1e-4)
+    for key, tensor in plain_tensors.items():
+        torch.testing.assert_close(tensors[key], tensor, atol=2e-3, rtol=2e-2, msg=key)
+    assert correct == plain_correct
