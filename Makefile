@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow test-browser lint format bench clean
 
 demo: .venv/ready
 	$(BIN)/lca sweep demo --out runs/demo
@@ -12,6 +12,12 @@ test: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# Debian's Chromium, if there is none; `make test` skips these tests without it
+test-browser: .venv/installed
+	command -v chromium >/dev/null || { sudo=$$(test $$(id -u) = 0 || echo sudo); \
+	$$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -m browser
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import cache, datasets, lists, metrics, models, robustness, runs, ship
+from lca.cli import cache, datasets, lists, metrics, models, report, robustness, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 models.add_to(app)
 runs.add_to(app)
 metrics.add_to(app)
+report.add_to(app)
 ship.add_to(app)
 datasets.add_to(app)
 lists.add_to(app)

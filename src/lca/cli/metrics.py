@@ -152,9 +152,10 @@ def _over_seeds(
 ) -> dict[str, Any]:
     from lca.evaluation.accuracy import mean_and_deviation
     from lca.evaluation.resampling import seed_intervals
+    from lca.evaluation.stored import same_test_images
 
     _check_seeds([run[0]["recipe"] for run in runs])
-    shared = all(_same_images(runs[0][0], run[0]) for run in runs)
+    shared = all(same_test_images(runs[0][0], run[0]) for run in runs)
     records = [run[1][name].record().summary() for run in runs]
     intervals = seed_intervals([run[1][name].outcomes() for run in runs], shared, draws)
     summary = {}
@@ -180,12 +181,12 @@ def _check_seeds(recipes: Sequence[Mapping[str, Any]]) -> None:
 
 def _intransigence(results: dict[str, Any], record: Any, path: Path) -> float:
     from lca.evaluation.accuracy import intransigence
-    from lca.evaluation.stored import read_run
+    from lca.evaluation.stored import read_run, same_test_images
 
     other, answers = read_run(path)
     if other["recipe"]["method"]["name"] != "joint":
         raise LcaError(f"--joint takes a run of the method joint; {path} is one of {other['recipe']['method']['name']}")
-    if not _same_images(results, other) or any(
+    if not same_test_images(results, other) or any(
         results["data"][key] != other["data"][key] for key in ("class_order", "task_sizes")
     ):
         raise LcaError(f"{path} has other tasks, class order or test images: give the joint run the same data and seed")
@@ -201,12 +202,12 @@ def _difference(
     draws: int,
 ) -> dict[str, Any]:
     from lca.evaluation.resampling import paired_differences
-    from lca.evaluation.stored import read_run
+    from lca.evaluation.stored import read_run, same_test_images
 
     other, answers = read_run(path)
     chosen = wanted or (next(iter(answers)) if len(answers) == 1 else name)
     _check_branch(chosen, answers, path)
-    if not _same_images(run[0], other):
+    if not same_test_images(run[0], other):
         raise LcaError(f"{path} was tested on other images; a comparison image by image needs the same ones")
     found = paired_differences(run[1][name].outcomes(), answers[chosen].outcomes(), draws)
     return {
@@ -216,19 +217,6 @@ def _difference(
             metric: {"value": value, "bootstrap_interval_95": interval} for metric, (value, interval) in found.items()
         },
     }
-
-
-def _same_images(one: dict[str, Any], two: dict[str, Any]) -> bool:
-    """Whether two runs were tested on the same images. The images that a validation share holds out depend on seed and
-    share."""
-
-    def tested(results: dict[str, Any]) -> Any:
-        data, recipe = results["data"], results["recipe"]["data"]
-        drawn = recipe["evaluate"] == "validation"
-        share = (results["recipe"]["seed"], recipe["validation"], recipe["train_limit"]) if drawn else None
-        return data["sha256"], share, dict(zip(data["class_order"], data["test_images"], strict=True))
-
-    return bool(tested(one) == tested(two))
 
 
 # How it is shown

@@ -158,6 +158,19 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     }
 
 
+def same_test_images(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Whether two runs were tested on the same images. The images that a validation share holds out depend on seed and
+    share."""
+
+    def tested(results: Mapping[str, Any]) -> Any:
+        data, recipe = results["data"], results["recipe"]["data"]
+        drawn = recipe["evaluate"] == "validation"
+        share = (results["recipe"]["seed"], recipe["validation"], recipe["train_limit"]) if drawn else None
+        return data["sha256"], share, dict(zip(data["class_order"], data["test_images"], strict=True))
+
+    return bool(tested(one) == tested(two))
+
+
 def _what_is_missing(folder: Path) -> str:
     if not folder.exists():
         return "does not exist; `lca run` makes a run folder"

@@ -1,13 +1,12 @@
 """What there is to say about a model: facts from its saved JSON, and the model card made of them."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lca.evaluation.calibration import wilson_interval
 from lca.history import Lesson, images_learnt
-from lca.report.tables import markdown_table
+from lca.report.tables import markdown_table, markdown_text
 
 HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable", "seconds")
 
@@ -62,13 +61,13 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "",
         "## Classes",
         "",
-        markdown_table(["class", "images"], [[_cell(name), str(count)] for name, count in classes.items()]),
+        markdown_table(["class", "images"], [[markdown_text(name), str(count)] for name, count in classes.items()]),
         "## What it learnt when, and how well",
         "",
         "Accuracy is measured right after each step, on images of that step that were held out from training, among "
         "all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours.",
         "",
-        markdown_table(HISTORY, [[_cell(text) for text in row] for row in history_rows(facts)]),
+        markdown_table(HISTORY, [[markdown_text(text) for text in row] for row in history_rows(facts)]),
         "## Calibration and unknown things",
         "",
         *_calibration(facts),
@@ -77,14 +76,19 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "",
         f"Besides the backbone: {sum(facts['bytes'].values()):,} bytes.",
         "",
-        markdown_table(["part", "bytes"], [[_cell(name), f"{size:,}"] for name, size in facts["bytes"].items()]),
+        markdown_table(
+            ["part", "bytes"], [[markdown_text(name), f"{size:,}"] for name, size in facts["bytes"].items()]
+        ),
         "## Origin",
         "",
         markdown_table(
             ["", ""],
             [
                 ["backbone", f"`{backbone['name']}` at {backbone['input']} px, {origin}"],
-                ["weights", f"from a file, {_cell(backbone['weights'])}" if backbone["weights"] else "as named"],
+                [
+                    "weights",
+                    f"from a file, {markdown_text(backbone['weights'])}" if backbone["weights"] else "as named",
+                ],
                 ["SHA-256 of the weights", f"`{backbone['sha256']}`"],
                 ["seed", str(facts["seed"])],
                 ["versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())],
@@ -137,12 +141,6 @@ def _history_row(lesson: Mapping[str, Any]) -> list[str]:
         accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} % ({low:.0f} to {high:.0f})"
     images, seconds = str(sum(lesson["images"].values())), "" if lesson["seconds"] is None else str(lesson["seconds"])
     return [when, "; ".join(steps), images, str(lesson["held_out"]), accuracy, str(lesson["left_out"]), seconds]
-
-
-def _cell(text: str) -> str:
-    """Text that shows as it is in a Markdown table: no cell, code span, link or HTML of its own."""
-    escaped = re.sub(r"([\\`|\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
-    return " ".join(escaped.split())
 
 
 def _percent(part: int, whole: int) -> float:

@@ -1,9 +1,17 @@
 """Figures, drawn with matplotlib in a palette that colour-blind readers can tell apart."""
 
+import io
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lca.report.tables import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito (2008)."""
@@ -11,53 +19,217 @@ MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
 CROWDED = 10
 """Curves from which on the legend stands beside the plot."""
+INK, PALE = "#000000", "#999999"
+SMALL = (5.2, 3.4)
+"""Inches of a figure that stays readable on a phone."""
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure in the format of its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _render(figure, path, dpi=150)
+
+
+def inline_svg(figure: "Figure", name: str) -> str:
+    """A figure as an element of an HTML page: ids of its own, black in the colour of the text around it, as large as
+    its place, nothing that leads elsewhere."""
+    buffer = io.StringIO()
+    _render(figure, buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' (xmlns(:xlink)?|version)="[^"]*"', "", text, count=3)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', text).replace("xlink:href", "href")
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    return text.replace(INK, "currentColor").strip()
+
+
+def _render(figure: "Figure", target: Any, **options: Any) -> None:
+    """Text stays text in SVG, the same figure gives the same file, and a dollar in a name is a dollar."""
+    import matplotlib
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "lca", "text.parse_math": False}
+    dated = options.get("format") == "svg" or str(target).endswith(".svg")
+    with matplotlib.rc_context(style):
+        figure.savefig(target, metadata={"Date": None} if dated else None, **options)
+
+
+def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     """Accuracy after each task, one curve a classifier."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.figure import Figure
 
     crowded = len(rows) > CROWDED
     size = (11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)
-    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
     for number, row in enumerate(rows):
         curve = row.curve()
-        axes.plot(
-            range(1, len(curve) + 1),
-            curve,
-            label=row.label,
-            color=PALETTE[number % len(PALETTE)],
-            marker=MARKERS[number % len(MARKERS)],
-            linestyle=LINES[number // len(PALETTE) % len(LINES)],
-            markersize=5,
-        )
-    axes.set_xlabel("tasks learnt")
-    axes.set_ylabel("accuracy on all classes seen so far (%)")
+        axes.plot(range(1, len(curve) + 1), curve, label=row.label, **_look(number))
     axes.set_title(title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _over_tasks(axes, "accuracy on all classes seen so far (%)")
     axes.set_ylim(0, 102)
-    axes.grid(alpha=0.3)
     legend = axes.legend(frameon=False, fontsize=9)
     if crowded:
         legend.set_loc("center left")
         legend.set_bbox_to_anchor((1.01, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    save(figure, path)
+
+
+def named_curves(rows: Sequence[Row], deviations: Sequence[Sequence[float] | None]) -> "Figure":
+    """Accuracy after each task of the first eight rows, with the standard deviation over seeds; the others are grey."""
+    named = len(PALETTE)
+    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * min(len(rows), named)))
+    for row in rows[named:]:
+        axes.plot(range(1, len(row.curve()) + 1), row.curve(), color=PALE, alpha=0.35, linewidth=0.8)
+    for number, (row, spread) in enumerate(zip(rows[:named], deviations[:named], strict=True)):
+        curve, tasks = row.curve(), range(1, len(row.curve()) + 1)
+        axes.plot(tasks, curve, label=row.label, **_look(number))
+        if spread is not None:
+            low, high = ([a + sign * b for a, b in zip(curve, spread, strict=True)] for sign in (-1, 1))
+            axes.fill_between(tasks, low, high, color=PALETTE[number], alpha=0.12, linewidth=0)
+    _over_tasks(axes, "accuracy (%)")
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    return figure
+
+
+def heat_map(matrix: Sequence[Sequence[float]]) -> "Figure":
+    """a_tj: a row for every time, a column for every task."""
+    count = len(matrix)
+    figure, axes = _new((SMALL[0], min(SMALL[0], 1.2 + 0.42 * count)))
+    full = [[*row, *[math.nan] * (count - len(row))] for row in matrix]
+    shown = axes.pcolormesh(full, cmap="cividis", vmin=0, vmax=100)
+    for when, row in enumerate(matrix):
+        for task, value in enumerate(row):
+            colour, size = "#ffffff" if value < 55 else "#111111", 8 if count <= 10 else 5
+            axes.text(task + 0.5, when + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=size, color=colour)
+    tasks = range(0, count, max(1, count // 10))
+    axes.set_xticks([task + 0.5 for task in tasks], [str(task + 1) for task in tasks])
+    axes.set_yticks([task + 0.5 for task in tasks], [str(task + 1) for task in tasks])
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.set_xlabel("on task")
+    axes.set_ylabel("after task")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(shown, ax=axes, label="accuracy (%)", shrink=0.9).outline.set_visible(False)
+    return figure
+
+
+def forgetting_by_task(matrix: Sequence[Sequence[float]]) -> "Figure":
+    """Every task right after it was learnt and at the end, joined by a line."""
+    figure, axes = _new((SMALL[0], min(6.0, 1.4 + 0.26 * len(matrix))))
+    learnt, last = [row[-1] for row in matrix], matrix[-1]
+    tasks = range(1, len(matrix) + 1)
+    axes.hlines(tasks, last, learnt, color=PALE, linewidth=2, zorder=1)
+    axes.scatter(learnt, tasks, color=PALETTE[0], marker="o", label="right after learning", zorder=2)
+    axes.scatter(last, tasks, color=PALETTE[1], marker="D", label="after the last task", zorder=3)
+    axes.set_xlim(-2, 102)
+    axes.invert_yaxis()
+    _whole_numbers(axes.yaxis)
+    axes.set_xlabel("accuracy on the task (%)")
+    axes.set_ylabel("task")
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    return figure
+
+
+def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
+    """The share of right answers by the probability given with them; bars say how many answers there are."""
+    figure, axes = _new()
+    images = sum(each["images"] for each in bins)
+    filled = [each for each in bins if each["images"]]
+    middles = [(each["low"] + each["high"]) / 2 for each in filled]
+    width = 0.9 * (bins[0]["high"] - bins[0]["low"])
+    shares = [100 * each["images"] / images for each in filled]
+    axes.bar(middles, shares, width, color=PALE, alpha=0.3, label="share of answers")
+    axes.plot([0, 100], [0, 100], color=PALE, linestyle=":", label="calibrated")
+    means, rights = ([each[key] for each in filled] for key in ("mean_probability", "accuracy"))
+    axes.plot(means, rights, color=PALETTE[0], marker="o", markersize=5, label="right")
+    axes.set_xlabel("probability of the answer (%)")
+    axes.set_ylabel("%")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 102)
+    axes.grid(alpha=0.3)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=3)
+    return figure
+
+
+def forest(labels: Sequence[str], means: Sequence[float], ends: Sequence[tuple[float, float] | None]) -> "Figure":
+    """Differences with their intervals, a line each; filled where the interval leaves out zero."""
+    figure, axes = _new((SMALL[0], 1.1 + 0.26 * len(labels)))
+    axes.axvline(0, color=PALE, linewidth=1)
+    for place, (mean, interval) in enumerate(zip(means, ends, strict=True)):
+        clear = interval is not None and (interval[0] > 0 or interval[1] < 0)
+        if interval is not None:
+            axes.hlines(place, *interval, color=PALETTE[0], linewidth=1.5)
+        axes.plot(mean, place, marker="o", color=PALETTE[0], fillstyle="full" if clear else "none")
+    axes.set_yticks(range(len(labels)), [_short(label) for label in labels], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("difference in average accuracy (points)")
+    axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def drift_curves(medians: Sequence[Sequence[float]]) -> "Figure":
+    """The median unknown score of every task's test images, from the time it was learnt on."""
+    figure, axes = _new()
+    last = len(medians)
+    for task, values in enumerate(medians):
+        shade = 0.25 + 0.75 * (1 - task / last)
+        axes.plot(range(task + 1, last + 1), values, color=PALETTE[0], alpha=shade, marker="o", markersize=3)
+        if task in (0, last // 2):
+            axes.annotate(f"task {task + 1}", (last, values[-1]), (4, 0), textcoords="offset points", fontsize=8)
+    _over_tasks(axes, "median distance to the nearest class")
+    axes.set_ylim(bottom=0)
+    return figure
+
+
+def _look(number: int) -> dict[str, Any]:
+    """How the curve of that number is told from the others."""
+    return {
+        "color": PALETTE[number % len(PALETTE)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[number // len(PALETTE) % len(LINES)],
+        "markersize": 5,
+    }
+
+
+def _over_tasks(axes: "Axes", y: str) -> None:
+    axes.set_xlabel("tasks learnt")
+    axes.set_ylabel(y)
+    _whole_numbers(axes.xaxis)
+    axes.grid(alpha=0.3)
+
+
+def _whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _short(text: str, longest: int = 32) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
     """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 3.6), layout="constrained")
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axes = figure.subplots()
     across, up = zip(*points, strict=True)
     axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
     axes.loglog(across, [up[0] * each / across[0] for each in across], color=PALETTE[7], linestyle=":")
@@ -65,25 +237,23 @@ def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: s
     axes.set_ylabel(y)
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3, which="both")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
+    """`radar` as a file."""
+    save(radar(models, title), path)
+
+
+def radar(models: Mapping[str, Mapping[str, float]], title: str = "") -> "Figure":
     """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out."""
-    import math
-
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
     from matplotlib.projections.polar import PolarAxes
 
     first, *others = models.values()
     kinds = [kind for kind in first if all(kind in other for other in others)]
     angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
-    figure = pyplot.figure(figsize=(8, 6), layout="constrained")
+    figure = Figure(figsize=(8, 6), layout="constrained")
     axes = PolarAxes(figure, 111)
     figure.add_subplot(axes)
     for number, (name, values) in enumerate(models.items()):
@@ -102,6 +272,4 @@ def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, titl
     axes.tick_params(axis="y", labelsize=8, labelcolor="grey")
     axes.set_title(title)
     axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(-0.25, -0.08))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    return figure

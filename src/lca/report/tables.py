@@ -1,5 +1,6 @@
 """Tables of results: on a terminal and as Markdown."""
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ class Row:
     metrics: list[dict[str, Any]]
     seconds: float
     bytes: int
+    places: list[int]
+    """Which of the given runs these are."""
 
     @property
     def label(self) -> str:
@@ -55,21 +58,18 @@ LEGEND = (
 
 def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
     """Rows from (label, results) pairs; runs of one label are seeds of one row, every branch is a row of its own."""
-    grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for label, results in runs:
+    grouped: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for place, (label, results) in enumerate(runs):
         for branch in results["branches"]:
-            grouped[results["data"]["source"], label, branch].append(results)
-    return [
-        Row(
-            source,
-            label,
-            branch,
-            [results["branches"][branch]["metrics"] for results in members],
-            min(_seconds(results, branch) for results in members),
-            sum(_bytes(results, branch) for results in members) // len(members),
-        )
-        for (source, label, branch), members in grouped.items()
-    ]
+            grouped[results["data"]["source"], label, branch].append(place)
+    rows = []
+    for (source, label, branch), places in grouped.items():
+        members = [runs[place][1] for place in places]
+        metrics = [results["branches"][branch]["metrics"] for results in members]
+        seconds = min(sum(seconds_by_phase(results, branch).values()) for results in members)
+        stored = sum(sum(bytes_of(results, branch).values()) for results in members) // len(members)
+        rows.append(Row(source, label, branch, metrics, seconds, stored, places))
+    return rows
 
 
 def by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -80,14 +80,15 @@ def by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return dict(found)
 
 
-def _seconds(results: Mapping[str, Any], branch: str) -> float:
+def seconds_by_phase(results: Mapping[str, Any], branch: str) -> dict[str, float]:
     """Time of the trunk and of this branch's alignment; other branches on the same trunk do not count."""
     others = {f"align {name}" for name in results["branches"] if name != branch}
-    return sum(seconds for phase, seconds in results["seconds"].items() if phase not in others)
+    return {phase: seconds for phase, seconds in results["seconds"].items() if phase not in others}
 
 
-def _bytes(results: Mapping[str, Any], branch: str) -> int:
-    return sum(results["branches"][branch].get("storage_bytes", results["storage_bytes"]).values())
+def bytes_of(results: Mapping[str, Any], branch: str) -> dict[str, int]:
+    """Stored bytes by part, of this branch where that is known."""
+    return dict(results["branches"][branch].get("storage_bytes", results["storage_bytes"]))
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
@@ -119,6 +120,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
+def markdown_text(text: str) -> str:
+    """Text that shows as it is in a Markdown table: no cell, code span, link or HTML of its own."""
+    escaped = re.sub(r"([\\`|\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return " ".join(escaped.split())
+
+
 def pivot_markdown(rows: Sequence[Row]) -> str:
     """A Markdown table with a line per branch and a column per label: AA / last, as in the plain table."""
     groups = list(dict.fromkeys(row.group for row in rows))
@@ -146,10 +153,10 @@ def print_rows(rows: Sequence[Row], title: str) -> None:
     width = max(len(row.label) for row in rows)
     for row in rows:
         numbers = " ".join(f"{value:5.1f}" for value in row.curve())
-        console.print(f"  {row.label:<{width}}  {_spark(row.curve())}  {numbers}", highlight=False)
+        console.print(f"  {row.label:<{width}}  {spark(row.curve())}  {numbers}", highlight=False)
 
 
-def _spark(values: Sequence[float]) -> str:
+def spark(values: Sequence[float]) -> str:
     """A curve from 0 to 100 in block letters."""
     blocks = "▁▂▃▄▅▆▇█"
     return "".join(blocks[min(int(value / 100 * len(blocks)), len(blocks) - 1)] for value in values)

@@ -1,0 +1,136 @@
+"""Verbs that turn runs into answers: report, watch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lca.cli.common import INTERRUPTED, Quiet
+from lca.errors import LcaError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs."""
+    app.command("report")(report_command)
+    app.command("watch")(watch_command)
+
+
+def report_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, sweep folders or pack files.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where it goes.", show_default="report.html; a table is printed"),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown instead of the page.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Tables in LaTeX (booktabs) instead.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="A line per classifier and seed instead.")] = False,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", metavar="FOLDER", help="Save the page's figures as PNG and SVG too.")
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Show confused images: reads the data source of the recipe.")
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option("--reference", metavar="NAME", help="Compare with this classifier.", show_default="the best"),
+    ] = None,
+    detail: Annotated[int, typer.Option("--detail", min=0, help="Classifiers of a data set shown in detail.")] = 6,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Of the page.", show_default="the names of the runs")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=10, help="Draws of the bootstrap.")] = 1000,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page about runs that needs no network and no other file: tables with intervals, curves, confusions.
+
+    Runs of one name and data set are seeds of one classifier. Several classifiers are compared seed by seed. Where the
+    folder of a run is at hand, its predictions give intervals, confusions and drift; a pack has only what is counted in
+    it. Robustness is shown if `lca robustness --out RUN/robustness.json` wrote it. docs/reports.md explains the page.
+
+    Examples:
+
+      lca report runs/demo --images
+
+      lca report runs/best runs/paper --reference paper --out best-or-paper.html
+
+      lca report results/compare-mini.json --latex > table.tex
+    """
+    from lca.files import write_atomic
+    from lca.progress import choose_progress
+    from lca.report import comparison, formats
+    from lca.report.figures import save
+    from lca.report.page import Report
+    from lca.report.reading import collect
+
+    if markdown + latex + csv > 1:
+        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
+    if (markdown or latex or csv) and (images or figures):
+        raise LcaError("--images and --figures belong to the page, not to a table")
+    found = collect(paths)
+    if markdown or latex or csv:
+        rows = comparison.classifiers(found.runs, draws)
+        text = (
+            formats.as_markdown(rows, reference)
+            if markdown
+            else formats.as_latex(rows)
+            if latex
+            else formats.as_csv(rows)
+        )
+        if out is None:
+            print(text, end="")
+        else:
+            write_atomic(out, text.encode())
+        return
+    report = Report(
+        title or ", ".join(path.resolve().name for path in paths),
+        draws,
+        reference,
+        detail,
+        choose_progress(quiet) if images else None,
+    )
+    out = out or Path("report.html")
+    write_atomic(out, report.page(found).encode())
+    print(f"the report is {out}")
+    if figures is not None:
+        for name, figure in report.figures.items():
+            save(figure, figures / f"{name}.png")
+            save(figure, figures / f"{name}.svg")
+        print(f"its {len(report.figures)} figures are in {figures}")
+
+
+def watch_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; the run may be going on.")],
+    once: Annotated[bool, typer.Option("--once", help="Show where it is and end.")] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="FOLDER", help="Write losses and accuracies for TensorBoard too."),
+    ] = None,
+) -> None:
+    """Show a run in the terminal: tasks, losses, accuracies so far, time. Ends with the run, or with Ctrl-C.
+
+    Watching never disturbs a run. A run that is finished, or that nothing is running, is shown once.
+
+    Examples:
+
+      lca watch runs/best
+
+      lca watch runs/best --once
+
+      lca watch runs/best --tensorboard boards/best
+    """
+    import sys
+    from contextlib import closing, nullcontext
+
+    from rich.console import Console
+
+    from lca.report.tensorboard import TensorBoardLog
+    from lca.report.watch import watch
+
+    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
+    with nullcontext() if tensorboard is None else closing(TensorBoardLog(tensorboard)) as board:
+        try:
+            watch(run, console, once=once, listeners=() if board is None else (board,))
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+    if tensorboard is not None:
+        print(f"look at it with: tensorboard --logdir {tensorboard}")

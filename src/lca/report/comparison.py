@@ -1,0 +1,217 @@
+"""Classifiers side by side: means over seeds with intervals, paired differences, ranks."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lca.errors import LcaError, nearest
+from lca.evaluation.accuracy import AccuracyRecord, mean_and_deviation
+from lca.evaluation.calibration import wilson_interval
+from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed_intervals
+from lca.evaluation.stored import StoredAnswers, same_test_images
+from lca.methods import methods
+from lca.report.reading import Run, check_seeds
+from lca.report.tables import Row, rows_of
+
+METRICS = {
+    "AA": "average accuracy",
+    "AA task": "average accuracy, task mean",
+    "last": "last accuracy",
+    "forgets": "forgetting",
+}
+"""Columns, and the names in `AccuracyRecord.summary`."""
+LOWER_IS_BETTER = ("forgets",)
+
+BOOTSTRAP = "bootstrap over seeds and test images"
+IMAGES = "bootstrap over test images"
+STUDENT = "Student's t over seeds"
+WILSON = "Wilson, over test images"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric over seeds."""
+
+    values: Sequence[float]
+    interval: tuple[float, float] | None
+    """95 %; None where there is nothing to tell it from."""
+    kind: str = ""
+    """What the interval is from."""
+
+    @property
+    def mean(self) -> float:
+        return mean_and_deviation([*self.values])[0]
+
+    @property
+    def deviation(self) -> float | None:
+        return mean_and_deviation([*self.values])[1]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """One row of a table with the runs it is made of."""
+
+    row: Row
+    runs: Sequence[Run]
+    draws: int = DRAWS
+
+    @property
+    def label(self) -> str:
+        return self.row.label
+
+    @property
+    def branch(self) -> str:
+        return self.row.branch
+
+    @cached_property
+    def continual(self) -> bool:
+        """Whether it learnt task by task. What sees all data at once is a bound beside the others, not one of them."""
+        names = {run.results["recipe"]["method"]["name"] for run in self.runs}
+        return not any(methods[name].info.needs_all_data for name in names if name in methods)
+
+    @cached_property
+    def records(self) -> list[AccuracyRecord]:
+        return [run.record(self.branch) for run in self.runs]
+
+    @cached_property
+    def answers(self) -> list[StoredAnswers]:
+        """Of every run, or none at all."""
+        found = [run.answers[self.branch] for run in self.runs if self.branch in run.answers]
+        return found if len(found) == len(self.runs) else []
+
+    def values(self, column: str) -> dict[int, float]:
+        """A metric by seed; empty where it is not defined."""
+        name = METRICS[column]
+        summaries = [record.summary() for record in self.records]
+        return {run.seed: each[name] for run, each in zip(self.runs, summaries, strict=True) if name in each}
+
+    @cached_property
+    def measured(self) -> dict[str, Measured]:
+        """Every metric that is defined, by column."""
+        found = {}
+        for column in METRICS:
+            if values := [*self.values(column).values()]:
+                found[column] = Measured(values, *self._interval(column, values))
+        return found
+
+    @cached_property
+    def _bootstrap(self) -> Intervals:
+        shared = all(same_test_images(self.runs[0].results, run.results) for run in self.runs)
+        return seed_intervals([each.outcomes() for each in self.answers], shared, self.draws)
+
+    def _interval(self, column: str, values: list[float]) -> tuple[tuple[float, float] | None, str]:
+        if self.answers:
+            return self._bootstrap[METRICS[column]], BOOTSTRAP if len(values) > 1 else IMAGES
+        if len(values) > 1:
+            return student_interval(values), STUDENT
+        if column == "last":
+            (record,) = self.records
+            return wilson_interval(sum(record.correct[-1]), sum(record.total)), WILSON
+        return None, ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One classifier minus the reference, over the seeds that both have."""
+
+    label: str
+    measured: Measured
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out zero."""
+        ends = self.measured.interval
+        return ends is not None and (ends[0] > 0 or ends[1] < 0)
+
+
+def classifiers(runs: Sequence[Run], draws: int = DRAWS) -> dict[str, list[Classifier]]:
+    """All classifiers of every data set, in the order they came."""
+    check_seeds(runs)
+    found: dict[str, list[Classifier]] = defaultdict(list)
+    for row in rows_of([(run.label, run.results) for run in runs]):
+        found[row.source].append(Classifier(row, [runs[place] for place in row.places], draws))
+    return dict(found)
+
+
+def best_first(rows: Iterable[Classifier]) -> list[Classifier]:
+    """By average accuracy."""
+    return sorted(rows, key=lambda each: -each.measured["AA"].mean)
+
+
+def rivals(rows: Sequence[Classifier]) -> list[Classifier]:
+    """Those that may be best: the continual ones, if there are any."""
+    return [each for each in rows if each.continual] or [*rows]
+
+
+def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
+    """The classifier of that label, or the best one."""
+    if label is None:
+        return best_first(rivals(rows))[0]
+    found = [each for each in rows if each.label == label]
+    if not found:
+        raise LcaError(f"there is no classifier {label!r}; {nearest(label, [each.label for each in rows])}")
+    return found[0]
+
+
+def difference(one: Classifier, two: Classifier, column: str) -> Difference | None:
+    """One minus two on the same seeds, class orders and test images; None where they have none of them in common.
+
+    From several seeds the interval is Student's, of the mean of the differences. From one seed it is a bootstrap of
+    the test images, the same for both, where the predictions are at hand.
+    """
+    firsts, seconds = one.values(column), two.values(column)
+    others = {run.seed: run for run in two.runs}
+    shared = [run for run in one.runs if run.seed in firsts and run.seed in seconds and _alike(run, others[run.seed])]
+    values = [firsts[run.seed] - seconds[run.seed] for run in shared]
+    if not values:
+        return None
+    if len(values) > 1:
+        return Difference(one.label, Measured(values, student_interval(values), STUDENT))
+    answers = [run.answers.get(each.branch) for run, each in ((shared[0], one), (others[shared[0].seed], two))]
+    if answers[0] is None or answers[1] is None:
+        return Difference(one.label, Measured(values, None))
+    _, interval = paired_differences(answers[0].outcomes(), answers[1].outcomes(), one.draws)[METRICS[column]]
+    return Difference(one.label, Measured(values, interval, IMAGES))
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean of a few normal values; None where they do not vary."""
+    from scipy import stats
+
+    mean, deviation = mean_and_deviation([*values])
+    if not deviation:
+        return None
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5
+    return mean - half, mean + half
+
+
+def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean over blocks (a data set and a seed) of the rank by falling value, equal ones sharing theirs; of the labels
+    that all blocks have."""
+    from scipy import stats
+
+    labels = [label for label in blocks[0] if all(label in block for block in blocks)] if blocks else []
+    ranks = [stats.rankdata([-block[label] for label in labels]) for block in blocks]
+    return {label: sum(float(rank[place]) for rank in ranks) / len(ranks) for place, label in enumerate(labels)}
+
+
+def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, float]]:
+    """The values of one data set by label, a block for every seed that all rivals have."""
+    values = {each.label: each.values(column) for each in rivals(rows)}
+    seeds = set.intersection(*(set(each) for each in values.values()))
+    return [{label: each[seed] for label, each in values.items()} for seed in sorted(seeds)]
+
+
+def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
+    """1 for the best and 2 for the second by label, as the rounded numbers of a table show them."""
+    means = {each.label: round(each.measured[column].mean, 1) for each in rivals(rows) if column in each.measured}
+    order = sorted(set(means.values()), reverse=column not in LOWER_IS_BETTER)
+    return {label: order.index(mean) + 1 for label, mean in means.items() if mean in order[:2]}
+
+
+def _alike(one: Run, two: Run) -> bool:
+    tasks = ("class_order", "task_sizes")
+    return same_test_images(one.results, two.results) and all(
+        one.results["data"][key] == two.results["data"][key] for key in tasks
+    )

@@ -1,0 +1,309 @@
+"""One HTML page about runs: it needs no network and no other file."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lca.evaluation.calibration import wilson_interval
+from lca.report import comparison, figures
+from lca.report.comparison import METRICS, Classifier
+from lca.report.confusions import Confusion, confusions, test_images
+from lca.report.reading import Collection, Run
+from lca.report.tables import bytes_of, seconds_by_phase
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lca.data.images import ImageSet
+    from lca.progress import Progress
+
+CLASSES = 5
+"""Classes that are shown from either end."""
+
+
+@dataclass
+class Report:
+    """The page, and its figures by name."""
+
+    title: str
+    draws: int
+    reference: str | None = None
+    """Differences are to this classifier; by default to the best one of every data set."""
+    detail: int = 6
+    """Classifiers of a data set that are shown in detail, the best ones."""
+    images: "Progress | None" = None
+    """Show examples of confusions; reading the images is told here."""
+    figures: dict[str, "Figure"] = field(default_factory=dict)
+    _read: "tuple[Run, ImageSet] | None" = None
+
+    def page(self, collection: Collection) -> str:
+        """The whole page."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        found = comparison.classifiers(collection.runs, self.draws)
+        folder = Environment(
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return folder.get_template("page.html").render(
+            title=self.title,
+            sections=[self._section(f"data-{n}", *each) for n, each in enumerate(found.items(), start=1)],
+            overall=_overall(found),
+            unfinished=collection.unfinished,
+            metrics=METRICS,
+            recipes=_recipes(collection.runs),
+        )
+
+    def _section(self, name: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
+        """Everything about one data set."""
+        order = comparison.best_first(rows)
+        reference = comparison.choose(rows, self.reference)
+        return {
+            "id": name,
+            "source": source,
+            "rows": order,
+            "best": comparison.choose(rows, None),
+            "rivals": len(comparison.rivals(rows)),
+            "places": {column: comparison.places(rows, column) for column in METRICS},
+            "ranks": comparison.mean_ranks(comparison.blocks_of(rows)) if len(rows) > 1 else {},
+            "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
+            "facts": _facts(rows),
+            "curves": self._figure(f"{name}-curves", figures.named_curves([r.row for r in order], _spreads(order))),
+            "comparison": self._comparison(name, order, reference) if len(rows) > 1 else None,
+            "details": [self._detail(f"{name}-{n}", each) for n, each in enumerate(order[: self.detail], start=1)],
+            "runs": sorted(((row, run) for row in rows for run in row.runs), key=lambda each: each[1].seed),
+        }
+
+    def _comparison(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
+        others = [row for row in rows if row is not reference]
+        table = {
+            row.label: {column: comparison.difference(row, reference, column) for column in METRICS} for row in others
+        }
+        drawn = [each["AA"] for each in table.values() if each["AA"] is not None]
+        shown = figures.forest(
+            [each.label for each in drawn],
+            [each.measured.mean for each in drawn],
+            [each.measured.interval for each in drawn],
+        )
+        kinds = {each.measured.kind for row in table.values() for each in row.values() if each is not None}
+        return {
+            "reference": reference.label,
+            "table": table,
+            "figure": self._figure(f"{name}-differences", shown) if drawn else None,
+            "kinds": sorted(kinds - {""}),
+        }
+
+    def _detail(self, name: str, row: Classifier) -> dict[str, Any]:
+        """One classifier from all sides."""
+        matrices = [record.matrix() for record in row.records]
+        matrix = [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*matrices, strict=True)]
+        metrics = [run.results["branches"][row.branch]["metrics"] for run in row.runs]
+        stored = [each["calibration"] for each in metrics if "calibration" in each]
+        calibration = [each.calibration() for each in row.answers] or stored
+        bins = pooled([each["reliability"] for each in calibration]) if calibration else []
+        strangers = [each["unknown_detection"] for each in metrics if each.get("unknown_detection")]
+        drift = _drift(row)
+        robustness = {run.seed: run.robustness[row.branch] for run in row.runs if row.branch in run.robustness}
+        radar = {
+            f"seed {seed}" if len(row.runs) > 1 else row.label: _by_kind(each) for seed, each in robustness.items()
+        }
+        return {
+            "id": name,
+            "row": row,
+            "heat_map": self._figure(f"{name}-matrix", figures.heat_map(matrix)),
+            "forgetting": self._figure(f"{name}-tasks", figures.forgetting_by_task(matrix))
+            if len(matrix) > 1
+            else None,
+            "tasks": _tasks(matrix, row.records[0].task_sizes),
+            "classes": _classes(row),
+            "confusions": self._confusions(row),
+            "reliability": self._figure(f"{name}-reliability", figures.reliability_diagram(bins)) if bins else None,
+            "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
+            "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
+            "drift": self._figure(f"{name}-drift", figures.drift_curves(drift)) if drift else None,
+            "robustness": robustness,
+            "radar": self._figure(f"{name}-robustness", figures.radar(radar)) if robustness else None,
+            "bytes": bytes_of(row.runs[0].results, row.branch),
+            "seconds": seconds_by_phase(row.runs[0].results, row.branch),
+        }
+
+    def _confusions(self, row: Classifier) -> dict[str, Any]:
+        """Those of all seeds where predictions are at hand, or else what the first run's results have."""
+        first = row.runs[0]
+        if row.answers:
+            images = None if self.images is None else self._images_of(first)
+            return {
+                "of": f"{len(row.runs)} seeds together" if len(row.runs) > 1 else "",
+                "found": confusions(row.answers, images),
+            }
+        stored = first.results["branches"][row.branch]["metrics"].get("most_confused") or []
+        total = dict(zip(first.results["data"]["class_order"], first.results["data"]["test_images"], strict=True))
+        found = [Confusion(truth, answer, times, total[truth]) for truth, answer, times in stored]
+        return {"of": f"seed {first.seed}", "found": found}
+
+    def _images_of(self, run: Run) -> "ImageSet":
+        """The test images of a run, kept while its branches are shown."""
+        if self._read is None or self._read[0] is not run:
+            assert self.images is not None
+            self._read = (run, test_images(run, self.images))
+        return self._read[1]
+
+    def _figure(self, name: str, figure: "Figure") -> Any:
+        from markupsafe import Markup
+
+        self.figures[name] = figure
+        return Markup(figures.inline_svg(figure, name))  # matplotlib escapes the texts in it
+
+
+def pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The reliability tables of several runs as one."""
+    found = []
+    for bins in zip(*tables, strict=True):
+        images = sum(each["images"] for each in bins)
+        means = {
+            key: sum(each[key] * each["images"] for each in bins if each["images"]) / images if images else None
+            for key in ("mean_probability", "accuracy")
+        }
+        found.append({"low": bins[0]["low"], "high": bins[0]["high"], "images": images, **means})
+    return found
+
+
+def _overall(found: Mapping[str, Sequence[Classifier]]) -> dict[str, Any] | None:
+    """The classifiers that all data sets have: their average accuracies, the mean of those, and the mean rank."""
+    rivals = [comparison.rivals(rows) for rows in found.values()]
+    labels = [{row.label: row.measured["AA"].mean for row in rows} for rows in rivals]
+    common = [label for label in labels[0] if all(label in each for each in labels)]
+    if len(found) < 2 or len(common) < 2:
+        return None
+    blocks = [
+        {label: block[label] for label in common}
+        for rows in rivals
+        for block in comparison.blocks_of([row for row in rows if row.label in common])
+    ]
+    means = {label: statistics.fmean(each[label] for each in labels) for label in common}
+    ranks = comparison.mean_ranks(blocks)
+    return {
+        "sources": list(found),
+        "blocks": len(blocks),
+        "rows": [
+            {"label": label, "values": [each[label] for each in labels], "mean": means[label], "rank": ranks.get(label)}
+            for label in sorted(common, key=lambda label: -means[label])
+        ],
+    }
+
+
+def _facts(rows: Sequence[Classifier]) -> dict[str, str]:
+    """What was run on a data set; where runs differ, all values are named."""
+    runs = list({id(run): run for row in rows for run in row.runs}.values())
+    data = [run.results["data"] for run in runs]
+
+    def all_of(values: Sequence[Any]) -> str:
+        return ", ".join(map(str, dict.fromkeys(values)))
+
+    return {
+        "classes": all_of([len(each["class_order"]) for each in data]),
+        "tasks": all_of([len(each["task_sizes"]) for each in data]),
+        "training images": all_of([f"{sum(each['train_images']):,}" for each in data]),
+        "test images": all_of([f"{sum(each['test_images']):,}" for each in data]),
+        "measured on": all_of([f"{run.results['recipe']['data']['evaluate']} images" for run in runs]),
+        "seeds": all_of(sorted(run.seed for run in runs)),
+        "backbone": all_of([run.results["backbone"]["name"] for run in runs]),
+        "machine": all_of([_machine(run.results["machine"]) for run in runs]),
+    }
+
+
+def _machine(facts: Mapping[str, str]) -> str:
+    exact = ", exact" if facts.get("exact") == "true" else ""
+    return f"{facts['name']}, {facts['precision']}{exact}"
+
+
+def _spreads(rows: Sequence[Classifier]) -> list[list[float] | None]:
+    """The standard deviation over seeds of every curve; none for one seed."""
+    found: list[list[float] | None] = []
+    for row in rows:
+        curves = [record.sample_weighted() for record in row.records]
+        found.append([statistics.stdev(values) for values in zip(*curves, strict=True)] if len(curves) > 1 else None)
+    return found
+
+
+def _tasks(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "classes": size,
+            "learnt": matrix[task][task],
+            "best": max(row[task] for row in matrix[task:]),
+            "last": matrix[-1][task],
+        }
+        for task, size in enumerate(sizes)
+    ]
+
+
+def _classes(row: Classifier) -> list[dict[str, Any]]:
+    """The worst and the best classes after the last task, all seeds together."""
+    right: Counter[str] = Counter()
+    images: Counter[str] = Counter()
+    for run, record in zip(row.runs, row.records, strict=True):
+        for name, correct, total in zip(
+            run.results["data"]["class_order"], record.correct[-1], record.total, strict=True
+        ):
+            right[name] += correct
+            images[name] += total
+    order = sorted((name for name in images if images[name]), key=lambda name: (right[name] / images[name], name))
+    chosen = order if len(order) <= 2 * CLASSES else order[:CLASSES] + order[-CLASSES:]
+    return [
+        {"name": name, "right": right[name], "images": images[name], "ends": wilson_interval(right[name], images[name])}
+        for name in chosen
+    ]
+
+
+def _drift(row: Classifier) -> list[list[float]]:
+    """The median unknown score of the test images of every task, after it and after each later task, mean over seeds.
+    Empty where no scores were stored."""
+    found = []
+    for answers in row.answers:
+        if not all("unknown" in part for part in answers.after):
+            return []
+        ends = [sum(answers.task_sizes[: task + 1]) for task in range(len(answers.task_sizes))]
+        masks = [
+            (answers.labels < end) & (answers.labels >= end - size)
+            for end, size in zip(ends, answers.task_sizes, strict=True)
+        ]
+        found.append(
+            [
+                [float(part["unknown"][mask[: len(part["unknown"])]].median()) for part in answers.after[task:]]
+                for task, mask in enumerate(masks)
+            ]
+        )
+    return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
+
+
+def _by_kind(scores: Any) -> dict[str, float]:
+    frames = {f"{name}, frames": values["accuracy"] for name, values in scores.perturbed.items()}
+    return {**scores.by_corruption(), **frames}
+
+
+def _recipes(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The recipe of every label and data set with its seeds, versions and hashes."""
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault((run.source, run.label), []).append(run)
+    return [
+        {
+            "name": label or members[0].results["recipe"]["name"],
+            "source": source,
+            "seeds": sorted(run.seed for run in members),
+            "recipe": yaml.safe_dump(members[0].results["recipe"], sort_keys=False, allow_unicode=True),
+            "versions": members[0].results["versions"],
+            "weights": members[0].results["backbone"]["sha256"],
+            "data": members[0].results["data"]["sha256"],
+        }
+        for (source, label), members in grouped.items()
+    ]

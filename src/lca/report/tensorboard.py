@@ -1,0 +1,43 @@
+"""The scalars of a run's log for TensorBoard."""
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+
+from lca.errors import LcaError
+from lca.report.watch import Event, accuracies_of
+
+
+class TensorBoardLog:
+    """Writes what the log measured: `PHASE/loss` and the like by step of that phase over all tasks, `seconds/PHASE`,
+    and `accuracy/BRANCH` by task. Times are those of the log."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise LcaError("this needs the tensorboard package: pip install 'lca[tensorboard]'") from error
+        if any(folder.glob("events.out.tfevents.*")):  # TensorBoard would draw both into one curve
+            raise LcaError(f"{folder} holds TensorBoard files already; remove it, or choose another folder")
+        self._writer = SummaryWriter(str(folder))
+        self._places: dict[tuple[int, str, int], int] = {}
+        self._counts: Counter[str] = Counter()
+
+    def take(self, event: Event) -> None:
+        when = datetime.fromisoformat(event["time"]).timestamp()
+        if event["event"] == "step":
+            phase, place = event["phase"], (event["task"], event["phase"], event["step"])
+            if place not in self._places:  # what a resumed run does again keeps its place
+                self._counts[phase] += 1
+                self._places[place] = self._counts[phase]
+            for name, value in event.items():
+                if isinstance(value, float):
+                    tag = f"seconds/{phase}" if name == "seconds" else f"{phase}/{name}"
+                    self._writer.add_scalar(tag, value, self._places[place], when)
+        elif event["event"] == "evaluated":
+            for branch, accuracy in accuracies_of(event).items():
+                self._writer.add_scalar(f"accuracy/{branch}", accuracy, event["task"] + 1, when)
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

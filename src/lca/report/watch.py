@@ -1,0 +1,260 @@
+"""A run in the terminal, while it runs or afterwards: everything comes from its log."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import yaml
+
+from lca.errors import LcaError
+from lca.files import is_held
+from lca.report.tables import spark
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+EVERY = 0.5
+"""Seconds between two looks at the log."""
+COLUMNS = 10
+"""Tasks whose accuracies are shown, the latest."""
+Event = Mapping[str, Any]
+
+
+class Listener(Protocol):
+    """Somebody else who wants every event of the log."""
+
+    def take(self, event: Event) -> None: ...
+
+
+class LogReader:
+    """The lines of a file that grows. A line that is still being written is left for the next time; one that a kill cut
+    off is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place = path, 0
+
+    def new(self) -> Iterator[Event]:
+        """What was added since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                added = file.read()
+        except FileNotFoundError:
+            return
+        whole = added[: added.rfind(b"\n") + 1]
+        self._place += len(whole)
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event
+
+
+@dataclass
+class RunState:
+    """What a log has told so far. What a resumed run did again counts once."""
+
+    tasks: int | None = None
+    steps: dict[tuple[int, str, int], dict[str, float]] = field(default_factory=dict)
+    """Seconds and what was measured, by task, phase and step, in the order they were done."""
+    accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
+    """In per cent, by task and branch."""
+    warnings: list[str] = field(default_factory=list)
+    began: datetime | None = None
+    last: datetime | None = None
+
+    def take(self, event: Event) -> None:
+        when = datetime.fromisoformat(event["time"])
+        if event["event"] == "started":  # perhaps anew, after a run that failed before it saved anything
+            self.tasks, self.began = event["tasks"], when
+            self.steps.clear()
+            self.accuracies.clear()
+        elif event["event"] == "step":
+            measured = {name: value for name, value in event.items() if isinstance(value, float)}
+            place = (event["task"], event["phase"], event["step"])
+            self.steps.pop(place, None)
+            self.steps[place] = measured
+        elif event["event"] == "evaluated":
+            self.accuracies[event["task"]] = accuracies_of(event)
+        elif event["event"] == "message" and event["level"] != "info":
+            self.warnings.append(event["text"])
+        self.began, self.last = self.began or when, when
+
+    @property
+    def finished_tasks(self) -> int:
+        return len(self.accuracies)
+
+    def seconds_left(self) -> float | None:
+        """An estimate: the mean of the finished tasks for each of the others. None before the first is finished."""
+        if not self.accuracies or self.tasks is None:
+            return None
+        spent = dict.fromkeys(self.accuracies, 0.0)
+        for (task, _, _), measured in self.steps.items():
+            if task in spent:
+                spent[task] += measured["seconds"]
+        begun = sum(each["seconds"] for (task, _, _), each in self.steps.items() if task not in spent)
+        return max(sum(spent.values()) / len(spent) * (self.tasks - len(spent)) - begun, 0.0)
+
+
+def accuracies_of(event: Event) -> dict[str, float]:
+    """By branch: the log has them as "NAME 97.3"."""
+    pairs = (text.rpartition(" ") for text in event["accuracies"])
+    return {name: float(value) for name, _, value in pairs}
+
+
+def watch(folder: Path, console: "Console", *, once: bool = False, listeners: tuple[Listener, ...] = ()) -> RunState:
+    """Show a run until it ends, or once."""
+    from rich.live import Live
+
+    _check(folder)
+    reader, state = LogReader(folder / "log.jsonl"), RunState()
+
+    def look() -> "tuple[str, RenderableType]":
+        condition = _condition(folder)  # before the log: what is finished has written all of it
+        for event in reader.new():
+            for each in (state, *listeners):
+                each.take(event)
+        return condition, view(folder, state, condition)
+
+    condition, shown = look()
+    if condition == RUNNING and not once:
+        with Live(shown, console=console, auto_refresh=False, transient=True) as live:
+            while condition == RUNNING:
+                time.sleep(EVERY)
+                condition, shown = look()
+                live.update(shown, refresh=True)
+    console.print(shown)
+    return state
+
+
+RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+
+
+def _condition(folder: Path) -> str:
+    if (folder / "results.json").exists():
+        return FINISHED
+    return RUNNING if is_held(folder) else STOPPED
+
+
+def _check(folder: Path) -> None:
+    if (folder / "recipe.yaml").exists() or (folder / "log.jsonl").exists():
+        return
+    if cells := sorted((folder / "cells").glob("*/log.jsonl"), key=lambda path: path.stat().st_mtime):
+        raise LcaError(f"{folder} is a sweep: watch one of its runs; the latest is {cells[-1].parent}")
+    raise LcaError(f"{folder} {'is no run folder' if folder.exists() else 'does not exist'}; `lca run` makes one")
+
+
+# How it is shown
+
+
+def view(folder: Path, state: RunState, condition: str) -> "RenderableType":
+    """Where the run is, how its losses go, and the accuracies so far."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    lines: list[Any] = [Text.assemble((str(folder), "bold"), f"  {_recipe(folder)}"), _where(state, condition)]
+    if state.tasks:
+        bar = Table.grid(padding=(0, 1))
+        done = state.finished_tasks
+        bar.add_row(ProgressBar(total=state.tasks, completed=done, width=40), f"{done} of {state.tasks} tasks")
+        lines.append(bar)
+    if state.steps:
+        lines += ["", f"task {_latest(state) + 1}", _phases(state)]
+    if state.accuracies:
+        lines += ["", "accuracy on all classes seen so far, after each task (per cent)", _accuracies(state)]
+    lines += [Text(f"warning: {text}", style="yellow") for text in state.warnings[-3:]]
+    return Group(*lines)
+
+
+def _recipe(folder: Path) -> str:
+    try:
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        return f"{recipe['method']['name']} on {recipe['data']['source']}, seed {recipe['seed']}"
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return ""
+
+
+def _where(state: RunState, condition: str) -> Any:
+    from rich.text import Text
+
+    styles = {RUNNING: "green", FINISHED: "bold green", STOPPED: "yellow"}
+    parts: list[Any] = [(condition, styles[condition])]
+    if condition == STOPPED:
+        parts.append(": nothing runs in this folder; the command that began the run goes on with it")
+    elif condition == RUNNING and state.steps:
+        task, phase, step = next(reversed(state.steps))
+        parts.append(f": task {task + 1}, {phase}, {_count(step + 1, _usual(state, phase))}")
+        if (left := state.seconds_left()) is not None:
+            parts.append(f", about {_time(left)} left")
+    if state.began and state.last:
+        parts.append(
+            f"; {_time((state.last - state.began).total_seconds())} from the first to the last line of its log"
+        )
+    return Text.assemble(*parts)
+
+
+def _usual(state: RunState, phase: str) -> int | None:
+    """Steps of a phase in earlier tasks; None in the first."""
+    earlier = (step + 1 for task, name, step in state.steps if name == phase and task < _latest(state))
+    return max(earlier, default=None)
+
+
+def _latest(state: RunState) -> int:
+    """The task of the last step."""
+    return next(reversed(state.steps))[0]
+
+
+def _count(done: int, usual: int | None) -> str:
+    return f"step {done}" if usual is None else f"step {done} of {max(done, usual)}"
+
+
+def _phases(state: RunState) -> Any:
+    """Every phase of the latest task: its steps, their time, and the course of the losses."""
+    from rich.table import Table
+
+    table, current = Table(box=None, pad_edge=False), _latest(state)
+    for name in ("phase", "steps", "s per step", "loss", "other"):
+        table.add_column(name, justify="left" if name in {"phase", "loss", "other"} else "right", overflow="fold")
+    phases: dict[str, list[dict[str, float]]] = {}
+    for (task, phase, _), measured in state.steps.items():
+        if task == current:
+            phases.setdefault(phase, []).append(measured)
+    for phase, steps in phases.items():
+        losses = [each["loss"] for each in steps if "loss" in each]
+        top = max(losses, default=0.0) or 1.0
+        course = spark([100 * value / top for value in losses[-24:]]) + f" {losses[-1]:.4f}" if losses else ""
+        others = ", ".join(
+            f"{name} {value:.3g}" for name, value in steps[-1].items() if name not in {"loss", "seconds"}
+        )
+        seconds = sum(each["seconds"] for each in steps) / len(steps)
+        table.add_row(phase, str(len(steps)), f"{seconds:.2f}", course, others)
+    return table
+
+
+def _accuracies(state: RunState) -> Any:
+    """Accuracy on all classes seen so far: a row for each branch, a column for each of the latest tasks."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    tasks = sorted(state.accuracies)[-COLUMNS:]
+    table.add_column("classifier", overflow="fold")
+    for task in tasks:
+        table.add_column(str(task + 1), justify="right")
+    for branch in state.accuracies[tasks[-1]]:
+        values = [state.accuracies[task].get(branch) for task in tasks]
+        table.add_row(branch, *("-" if value is None else f"{value:.1f}" for value in values))
+    return table
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

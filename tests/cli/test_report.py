@@ -1,0 +1,61 @@
+"""`lca report`: where things go, and what is refused."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from packs import made, packed
+
+
+@pytest.fixture
+def pack(tmp_path):
+    good, poor = ([[9, 9], [7, 7, 7, 7]], [[8, 8], [5, 5, 6, 6]])
+    return packed(tmp_path / "pack.json", ("good", made({"default": good})), ("poor", made({"default": poor})))
+
+
+def test_the_page_and_its_figures(lca, pack, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = lca("report", pack, "--figures", "figures")
+    assert (code, out.splitlines()[0]) == (0, "the report is report.html")
+    assert "<h1>pack.json</h1>" in Path("report.html").read_text(encoding="utf-8")
+    names = {path.name for path in Path("figures").iterdir()}
+    assert {"data-1-curves.png", "data-1-curves.svg", "data-1-differences.png"} <= names
+    with Image.open("figures/data-1-curves.png") as image:
+        image.verify()
+    lca("report", pack, "--title", "My title", "--out", "other.html", "--reference", "poor")
+    text = Path("other.html").read_text(encoding="utf-8")
+    assert "<h1>My title</h1>" in text
+    assert "Compared with poor" in text
+
+
+def test_tables_are_printed_or_written(lca, pack, tmp_path):
+    printed = lca("report", pack, "--csv")[1]
+    assert [line["classifier"] for line in csv.DictReader(printed.splitlines())] == ["good", "poor"]
+    assert r"\toprule" in lca("report", pack, "--latex")[1]
+    assert "Minus poor" in lca("report", pack, "--markdown", "--reference", "poor")[1]
+    assert lca("report", pack, "--csv", "--out", tmp_path / "t.csv")[1] == ""
+    assert (tmp_path / "t.csv").read_text(encoding="utf-8") == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--csv", "--latex"], "one format each"),
+        (["--csv", "--images"], "belong to the page"),
+        (["--reference", "god"], "there is no classifier 'god'; did you mean 'good'?"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(lca, pack, words, message):
+    code, _, err = lca("report", pack, *words)
+    assert code == 2
+    assert message in err
+
+
+def test_what_is_no_run_is_refused(lca, tmp_path):
+    code, _, err = lca("report", tmp_path / "none")
+    assert code == 2
+    assert "there is no file" in err
+    (tmp_path / "other.json").write_text("[]")
+    assert "neither a run folder nor a pack" in lca("report", tmp_path / "other.json")[2]

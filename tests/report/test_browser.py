@@ -1,0 +1,103 @@
+"""The page in a real browser. `make test-browser` installs one."""
+
+import html
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from PIL import Image
+
+from lca.report.page import Report
+from lca.report.reading import collect
+from packs import made, packed
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; `make test-browser` installs it"),
+]
+NASTY = "<script>document.title='obeyed'</script>"
+
+
+def browse(page, *options):
+    """Open a page; gives its elements as text, and what the browser said on its console."""
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [CHROMIUM, "--headless", *root, "--disable-gpu", "--enable-logging=stderr", *options, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    good, poor = [[9, 9], [7, 7, 7, 7]], [[8, 8], [5, 5, 6, 6]]
+    cells = [
+        (label, made({"default": rows}, seed=seed, classes=[NASTY, "b", "c", "d"]))
+        for label, rows in (("good", good), (NASTY, poor))
+        for seed in (1, 2)
+    ]
+    text = Report("A title", 20).page(collect([packed(folder / "p.json", *cells)]))
+    (folder / "report.html").write_text(text, encoding="utf-8")
+    return folder / "report.html"
+
+
+def test_no_complaint_and_all_elements(page):
+    elements, complaints = browse(page, "--dump-dom")
+    assert complaints == []
+    assert "<title>A title</title>" in elements, "no name became a script"
+    for name in ("data-1", "data-1-comparison", "data-1-details", "recipes", "data-1-1"):
+        assert f'id="{name}"' in elements
+    curves, differences, each = 1, 1, 2  # of each classifier the heat map and the tasks
+    assert elements.count("<svg") == curves + differences + 2 * each
+
+
+def test_a_complaint_would_be_noticed(tmp_path):
+    (tmp_path / "broken.html").write_text("<!DOCTYPE html><script>nothing.there()</script>", encoding="utf-8")
+    assert browse(tmp_path / "broken.html", "--dump-dom")[1]
+
+
+def answer(page, question, *options):
+    """What a script would find in the page, as text."""
+    asked = page.with_name("asked.html")
+    asked.write_text(
+        page.read_text(encoding="utf-8") + f"<script>document.title = {question}</script>", encoding="utf-8"
+    )
+    return re.search("<title>(.*?)</title>", browse(asked, "--dump-dom", *options)[0])[1]
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_stands_out_at_the_side(page, tmp_path, width):
+    """In a frame as wide as a phone, which a window cannot be."""
+    content = html.escape(page.read_text(encoding="utf-8"))
+    measure = "document.title = document.querySelector('iframe').contentDocument.documentElement.scrollWidth"
+    frame = f'<iframe style="width: {width}px; border: 0" srcdoc="{content}" onload="{measure}"></iframe>'
+    (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><title></title>{frame}", encoding="utf-8")
+    elements, _ = browse(tmp_path / "frame.html", "--dump-dom", "--hide-scrollbars")
+    assert re.search("<title>(.*?)</title>", elements)[1] == str(width)
+
+
+def test_what_is_folded_is_printed(page):
+    closed = "document.querySelectorAll('details:not([open])').length"
+    assert int(answer(page, closed)) > 0
+    assert answer(page, f"(dispatchEvent(new Event('beforeprint')), {closed})") == "0"
+    both = "dispatchEvent(new Event('beforeprint')), dispatchEvent(new Event('afterprint'))"
+    assert answer(page, f"({both}, {closed})") == answer(page, closed)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark(page, tmp_path, dark):
+    picture = tmp_path / "page.png"
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    browse(page, f"--screenshot={picture}", "--window-size=1200,1600", "--hide-scrollbars", scheme)
+    with Image.open(picture) as image:
+        assert image.size == (1200, 1600)
+        grey = image.convert("L")
+    paper, (low, high) = grey.getpixel((2, 2)), grey.getextrema()
+    assert (paper < 50, high > 200) == (True, True) if dark else (paper > 240, low < 60) == (True, True)

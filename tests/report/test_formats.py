@@ -1,0 +1,92 @@
+"""Markdown, LaTeX and CSV of a report."""
+
+import csv
+import re
+
+import pytest
+from packs import made
+
+from lca.report.comparison import METRICS, classifiers
+from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
+from lca.report.reading import Run
+
+GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
+POOR = {1: [[9, 9], [5, 5, 7, 7]], 2: [[8, 8], [5, 5, 6, 6]]}
+NASTY = r"50 % of λ_{max} & $x^2$ \end{tabular} <b>"
+
+
+@pytest.fixture
+def found():
+    return classifiers(
+        [
+            Run(label, made({"default": rows}, seed=seed))
+            for label, by_seed in ((NASTY, POOR), ("good", GOOD))
+            for seed, rows in by_seed.items()
+        ]
+    )
+
+
+def test_csv_comes_back_with_all_digits(found):
+    read = list(csv.DictReader(as_csv(found).splitlines()))
+    assert [(line["classifier"], line["seed"]) for line in read] == [
+        (NASTY, "1"),
+        (NASTY, "2"),
+        ("good", "1"),
+        ("good", "2"),
+    ]
+    for line, (row, place) in zip(read, [(r, p) for r in found["digits"] for p in (0, 1)], strict=True):
+        summary = row.records[place].summary()
+        assert {name: float(line[name]) for name in METRICS.values()} == {
+            name: summary[name] for name in METRICS.values()
+        }
+        assert (int(line["bytes"]), float(line["seconds"])) == (1_500_000, 17.0)
+
+
+def test_a_metric_that_is_not_defined_is_empty_in_csv():
+    (line,) = csv.DictReader(as_csv(classifiers([Run("a", made({"default": [[9]]}, sizes=(1,)))])).splitlines())
+    assert line["forgetting"] == ""
+    assert float(line["last accuracy"]) == 90.0
+
+
+def cells(latex):
+    """The cells of a table's rows, as LaTeX separates them."""
+    body = latex[latex.index(r"\midrule") + len(r"\midrule") : latex.index(r"\bottomrule")]
+    *rows, rest = body.split("\\\\\n")
+    assert not rest
+    return [[cell.strip() for cell in re.split(r"(?<!\\)&", row)] for row in rows]
+
+
+def test_latex_is_a_booktabs_table_with_the_best_in_bold(found):
+    text = as_latex(found)
+    assert re.findall(r"\\(begin|end)\{tabular\}", text) == ["begin", "end"]
+    assert all(text.count(rule) == 1 for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+    bare = re.sub(r"\\[{}$&%#_]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    columns = re.search(r"\{tabular\}\{(\w+)\}", text)[1]
+    poor, good = cells(text)
+    assert len(poor) == len(good) == len(columns)
+    assert good[0] == "good"
+    means = [(each.mean, each.deviation) for each in found["digits"][1].measured.values()]
+    assert good[1:5] == [rf"\textbf{{{mean:.1f} $\pm$ {deviation:.1f}}}" for mean, deviation in means]
+    assert good[3] == r"\textbf{67.5 $\pm$ 3.5}", "70 and 65"
+    assert all(cell.startswith(r"\textit{") for cell in poor[1:5])
+    assert good[5:] == poor[5:] == ["1.50", "17"]
+
+
+def test_latex_prints_names_as_they_are():
+    assert latex_text("a_b & 50 % {x} #1 $2") == r"a\_b \& 50 \% \{x\} \#1 \$2"
+    assert latex_text("λ=0.1 ±") == r"\ensuremath{\lambda}=0.1 \ensuremath{\pm}"
+    assert latex_text("\\~^<>\n") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{} "
+
+
+def test_markdown_has_intervals_ranks_and_differences(found):
+    lines = as_markdown(found).splitlines()
+    (good,) = [line for line in lines if line.startswith("| good")]
+    ends = found["digits"][1].measured["last"].interval
+    assert f"**67.5 ± 3.5** ({ends[0]:.1f} to {ends[1]:.1f})" in good
+    assert good.endswith("| 1.0 | 1.50 | 17 |")
+    assert "Minus good, on the same seeds:" in lines
+    (poor,) = [line for line in lines[lines.index("Minus good, on the same seeds:") :] if "λ" in line]
+    assert "| -10.0 |" in poor, "60 and 55 are both ten below: there is no spread, so no interval"
+    assert r"$x^2$ \\end{tabular} &lt;b>" in poor

@@ -1,0 +1,285 @@
+"""The page: well-formed, alone in the world, with the right numbers, and nobody's markup but its own."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny
+from lca.errors import LcaError
+from lca.evaluation.resampling import seed_intervals
+from lca.evaluation.stored import read_run
+from lca.progress import Progress
+from lca.report import comparison
+from lca.report.confusions import confusions
+from lca.report.page import Report, pooled
+from lca.report.reading import collect
+from lca.runs.experiment import run
+from lca.runs.sweep import expand, sweep
+from packs import made, packed
+
+RESULTS = Path(__file__).parent.parent.parent / "results"
+VOID = {"meta", "link", "img", "br", "path", "use", "rect", "stop", "hr"}
+NASTY = "<script>alert('x')</script> & \"quoted\" $x_1$"
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order, and gathers ids, references and texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.references, self.images, self.tags = [], [], set(), [], []
+        self.rows, self.texts = [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name == "href" and value.startswith("#"):
+                self.references.add(value[1:])
+            if name == "src":
+                self.images.append(value)
+            self.references.update(re.findall(r"url\(#([^)]+)\)", value or ""))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert tag in VOID or self.open.pop() == tag, f"</{tag}> where another element is open"
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if "tr" in self.open and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+    def row(self, label):
+        """The first table row that begins with a label, its white space made even."""
+        rows = [[" ".join(cell.split()) for cell in row] for row in self.rows]
+        return next(row for row in rows if row and row[0] == label)
+
+
+def check(text):
+    page = Page(text)
+    assert len(page.ids) == len(set(page.ids))
+    assert page.references <= set(page.ids)
+    assert not re.findall(r"https?:|//\w+\.|@import|<iframe|<object", text)
+    assert all(uri.startswith("data:image/png;base64,") for uri in page.images)
+    assert page.tags.count("script") == 1, "the one that unfolds for the printer"
+    return page
+
+
+def page_of(*paths, **options):
+    report = Report(options.pop("title", "title"), options.pop("draws", 20), **options)
+    return check(report.page(collect(paths))), report
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """A sweep of two seeds with two branches, and a joint run."""
+    folder = tmp_path_factory.mktemp("sweep")
+    content = tiny.recipe(
+        method={"align": ["none", {"preset": "best", **tiny.QUICK}]},
+        training={"epochs": 1},
+        data={"tasks": [3, 3, 4]},
+        keep_models="none",
+        strangers=True,
+    ).dump()
+    cells = expand({**content, "grid": {"seed": [5, 6]}, "cells": [{"label": "im"}]})
+    cells += expand({**content, "method": {"name": "joint"}, "cells": [{"label": "joint"}]})
+    with tiny.tiny_backbone():
+        sweep(cells, folder)
+    return folder
+
+
+def test_a_sweep_with_its_folders(seeds):
+    page, report = page_of(seeds)
+    folders = sorted((seeds / "cells").glob("im-*"))
+    read = [read_run(folder) for folder in folders]
+    for branch in ("none", "best"):
+        row = page.row(f"im {branch}")
+        assert row[1] == "2"
+        intervals = seed_intervals([answers[branch].outcomes() for _, answers in read], True, 20)
+        for cell, (column, name) in zip(row[2:6], comparison.METRICS.items(), strict=True):
+            path = {"AA": ("average_accuracy", "sample_weighted"), "AA task": ("average_accuracy", "task_mean")}
+            path |= {"last": ("last_accuracy", "sample_weighted"), "forgets": ("forgetting",)}
+            values = []
+            for results, _ in read:
+                value = results["branches"][branch]["metrics"]
+                for key in path[column]:
+                    value = value[key]
+                values.append(value)
+            low, high = intervals[name]
+            assert cell == f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}{low:.1f} to {high:.1f}"
+    assert page.row("joint sees all data at once")[1] == "1"
+    texts = " ".join(" ".join(page.texts).split())
+    assert "is the best of 2 classifiers" in texts
+    assert "bootstrap over seeds and test images" in texts
+    assert "seeds 5, 6" in texts
+    assert "AUROC" in texts
+    names = set(report.figures)
+    assert {"data-1-curves", "data-1-differences", "data-1-1-matrix", "data-1-1-tasks", "data-1-1-reliability"} <= names
+    assert any(name.endswith("-drift") for name in names)
+    assert page.tags.count("svg") == len(names)
+
+
+def test_every_number_of_the_heat_map_is_in_the_page(seeds):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    page, _ = page_of(folder, detail=1)
+    matrix = max(
+        json.loads((folder / "results.json").read_text())["branches"].values(),
+        key=lambda each: each["metrics"]["average_accuracy"]["sample_weighted"],
+    )["metrics"]["matrix"]
+    texts = [text.strip() for text in page.texts]
+    for row in matrix:
+        for value in row:
+            assert f"{value:.0f}" in texts
+    assert page.row("2")[1:] == [
+        "3",
+        f"{matrix[1][1]:.1f}",
+        f"{max(matrix[1][1], matrix[2][1]):.1f}",
+        f"{matrix[2][1]:.1f}",
+    ]
+
+
+def test_confusions_with_pictures(seeds):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    results, answers = read_run(folder)
+    page, _ = page_of(folder, images=Progress(), detail=1)
+    best = answers[
+        max(results["branches"], key=lambda b: results["branches"][b]["metrics"]["average_accuracy"]["sample_weighted"])
+    ]
+    truth, answer, times = best.metrics()["most_confused"][0]
+    rows = [row for row in page.rows if row[:2] == [truth, answer]]
+    assert (
+        rows[0][2].strip()
+        == f"{times} of {results['data']['test_images'][results['data']['class_order'].index(truth)]}"
+    )
+    found = confusions([best])[0]
+    assert (found.truth, found.answer, found.times, found.mistaken) == (truth, answer, times, [])
+    assert page.images
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(page.images[0].partition(",")[2]))))
+    assert picture.shape == (72, 72, 3)
+    source = tiny.load_source(tiny.recipe().data, 0, 16, Progress()).test.of_classes(results["data"]["class_order"])
+    names = results["data"]["class_order"]
+    wrong = (best.labels == names.index(truth)) & (best.after[-1]["prediction"] == names.index(answer))
+    first = source.image(int(torch.nonzero(wrong)[0])).permute(1, 2, 0).numpy()
+    assert (picture[::9, ::9] == first).all(), "the 8 x 8 image, enlarged"
+
+
+def test_other_images_than_the_runs_are_refused(seeds, tmp_path):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    changed = shutil.copytree(folder, tmp_path / "run")
+    results = json.loads((changed / "results.json").read_text())
+    results["data"]["sha256"] = "0" * 64
+    (changed / "results.json").write_text(json.dumps(results))
+    with pytest.raises(LcaError, match="are not those of the run"):
+        page_of(changed, images=Progress())
+
+
+def test_names_are_shown_and_never_obeyed(tmp_path):
+    classes = [NASTY, "b", "<img src=x onerror=alert(1)>", "d"]
+    results = made({"default": [[9, 9], [1, 7, 7, 7]]}, classes=classes, source=f"folder:{NASTY}")
+    results["branches"]["default"]["metrics"]["most_confused"] = [[NASTY, classes[2], 5]]
+    results["recipe"]["name"] = NASTY
+    other = made({"default": [[9, 9], [5, 5, 5, 5]]}, classes=classes, source=f"folder:{NASTY}")
+    pack = packed(tmp_path / "p.json", (NASTY, results), ("other", other))
+    page, _ = page_of(pack, title=NASTY)
+    assert page.tags.count("img") == 0
+    text = "".join(page.texts)
+    assert text.count(NASTY) > 8
+    assert page.row(NASTY)
+    assert "alert('x')</script>" not in re.sub(r"&lt;script&gt;", "", Report(NASTY, 20).page(collect([pack])))
+
+
+@pytest.mark.parametrize("name", ["demo", "cifar100-mini"])
+def test_packs_from_before_calibration_was_stored(name):
+    page, report = page_of(RESULTS / f"{name}.json", detail=2)
+    cells = json.loads((RESULTS / f"{name}.json").read_text())["cells"]
+    shown = {row[0].partition(" sees all")[0] for row in page.rows if row}
+    for label, results in ((cell["label"], cell["results"]) for cell in cells):
+        assert {
+            label if branch == "default" else f"{label} {branch}".strip() for branch in results["branches"]
+        } <= shown
+    assert not any("reliability" in name or "drift" in name for name in report.figures)
+
+
+def test_what_is_not_finished_is_named(tmp_path):
+    pack = packed(tmp_path / "p.json", ("a", made({"default": [[9, 9], [7, 7, 7, 7]]})))
+    content = json.loads(pack.read_text())
+    content["cells"].append({"key": "x", "label": "b", "seed": 7, "status": "failed", "error": "no <memory>"})
+    pack.write_text(json.dumps(content))
+    page, _ = page_of(pack)
+    assert "b, seed 7, is failed: no <memory>" in page.texts
+
+
+def test_robustness_is_read_from_the_run_folder(seeds, tmp_path):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    folder = shutil.copytree(folder, tmp_path / "run")
+    scores = {"clean": 81.25, "images": 10, "generated": True, "branch": "best"}
+    scores |= {"corrupted": {"fog": {"1": 70.0, "5": 50.0}, "snow": {"1": 40.0, "5": 20.0}}, "perturbed": {}}
+    (folder / "robustness.json").write_text(json.dumps(scores))
+    page, report = page_of(folder)
+    assert [name for name in report.figures if name.endswith("-robustness")]
+    assert ["5", "81.2", "45.0", "–", "–"] in page.rows
+
+
+def test_several_data_sets_have_an_overall_table(tmp_path):
+    def row(label, source, right):
+        return label, made({"default": [[right, right], [right] * 4]}, source=source)
+
+    cells = [row("a", "one", 8), row("b", "one", 6), row("a", "two", 5), row("b", "two", 9), row("c", "two", 1)]
+    page, _ = page_of(packed(tmp_path / "p.json", *cells))
+    assert page.row("b") == ["b", "60.0", "90.0", "75.0", "1.5"]
+    assert page.row("a") == ["a", "80.0", "50.0", "65.0", "1.5"]
+
+
+def test_reliability_of_several_runs_together():
+    one = [{"low": 0.0, "high": 50.0, "images": 1, "mean_probability": 40.0, "accuracy": 0.0}]
+    two = [{"low": 0.0, "high": 50.0, "images": 3, "mean_probability": 20.0, "accuracy": 100.0}]
+    empty = [{"low": 0.0, "high": 50.0, "images": 0, "mean_probability": None, "accuracy": None}]
+    assert pooled([one, two, empty]) == [
+        {"low": 0.0, "high": 50.0, "images": 4, "mean_probability": 25.0, "accuracy": 75.0}
+    ]
+    assert pooled([empty]) == empty
+
+
+def test_one_task_and_one_class(tmp_path):
+    page, report = page_of(packed(tmp_path / "p.json", ("a", made({"default": [[9]]}, sizes=(1,)))))
+    assert page.row("a")[2:6] == ["90.0", "90.0", "90.059.6 to 98.2", "–"]
+    assert "data-1-1-tasks" not in report.figures
+
+
+def test_the_same_runs_give_the_same_page(tmp_path):
+    pack = packed(tmp_path / "p.json", ("a", made({"default": [[9, 9], [7, 7, 7, 7]]})))
+    assert Report("t", 20).page(collect([pack])) == Report("t", 20).page(collect([pack]))
+
+
+def test_seeds_of_runs_given_one_by_one(tmp_path):
+    with tiny.tiny_backbone():
+        for seed in (5, 6):
+            run(
+                tiny.recipe(data={"tasks": [5, 5]}, training={"epochs": 1}, method={"align": ["none"]}, seed=seed),
+                tmp_path / str(seed),
+            )
+    page, _ = page_of(tmp_path / "5", tmp_path / "6")
+    assert page.row("tiny none")[1] == "2"

@@ -1,0 +1,195 @@
+"""A run in the terminal: finished, going on, cut off, taken up again."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+
+import pytest
+from rich.console import Console
+
+import tiny
+from lca.errors import LcaError
+from lca.files import hold, is_held
+from lca.report import watch as watching
+from lca.report.tensorboard import TensorBoardLog
+from lca.report.watch import LogReader, RunState, watch
+from lca.runs.budget import Budget, BudgetSpent
+from lca.runs.experiment import run
+
+RECIPE = tiny.recipe(
+    method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, data={"tasks": [3, 3, 4]}, keep_models="none"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    with tiny.tiny_backbone():
+        run(RECIPE, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A copy that may be changed."""
+    return shutil.copytree(finished, tmp_path / "tiny")
+
+
+def shown(folder, **options):
+    console = Console(width=120, markup=False, highlight=False, record=True, file=io.StringIO())
+    state = watch(folder, console, **options)
+    return console.export_text(), state
+
+
+def test_a_finished_run(finished):
+    text, state = shown(finished)
+    assert "finished;" in text
+    assert "im on digits, seed 5" in text
+    assert "3 of 3 tasks" in text
+    results = json.loads((finished / "results.json").read_text())
+    for branch in ("none", "best"):
+        after = results["branches"][branch]["metrics"]["after_each_task"]["sample_weighted"]
+        (line,) = [line for line in text.splitlines() if line.startswith(branch)]
+        assert line.split() == [branch, *(f"{value:.1f}" for value in after)]
+    epochs = [each for (task, phase, _), each in state.steps.items() if (task, phase) == (2, "finetune")]
+    assert len(epochs) == 2
+    (line,) = [line for line in text.splitlines() if line.startswith("finetune")]
+    assert line.split()[1] == "2"
+    assert f"{epochs[-1]['loss']:.4f}" in line
+    assert f"{sum(each['seconds'] for each in epochs) / 2:.2f}" in line
+    assert state.seconds_left() == 0
+
+
+def test_a_run_that_stopped_says_so(tmp_path):
+    with tiny.tiny_backbone(), pytest.raises(BudgetSpent):
+        run(RECIPE, tmp_path / "stopped", budget=Budget(0.0))
+    text, state = shown(tmp_path / "stopped")
+    assert "stopped: nothing runs in this folder" in text
+    assert "0 of 3 tasks" in text
+    assert state.seconds_left() is None
+
+
+def test_a_half_written_line_waits_for_its_end(folder):
+    log = folder / "log.jsonl"
+    whole = log.read_bytes()
+    cut = whole.rindex(b"\n", 0, -1) - 20
+    log.write_bytes(whole[:cut])
+    reader = LogReader(log)
+    before = list(reader.new())
+    assert len(before) == whole[:cut].count(b"\n")
+    assert list(reader.new()) == []
+    log.write_bytes(whole)
+    assert before + list(reader.new()) == [json.loads(line) for line in whole.splitlines()]
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(folder):
+    log = folder / "log.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:3], lines[3][:20], *lines[4:]]))  # the next process wrote behind it
+    assert [*LogReader(log).new()] == [json.loads(line) for line in (*lines[:3], *lines[5:])]
+    shown(folder)
+
+
+def test_a_running_run_is_followed_to_its_end(folder, monkeypatch):
+    """Another process holds the folder and writes; the last line is half written at first."""
+    log, results = folder / "log.jsonl", folder / "results.json"
+    whole, content = log.read_bytes(), results.read_bytes()
+    results.unlink()
+    log.write_bytes(whole[: len(whole) // 2])
+    stages = [lambda: log.write_bytes(whole), lambda: results.write_bytes(content)]
+    seen = []
+
+    def sleep(seconds):
+        seen.append(seconds)
+        stages.pop(0)()
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    with hold(folder, "busy"):
+        half = shown(folder, once=True)
+        text, state = shown(folder)
+    assert half[0].splitlines()[1].startswith("running: task 2, ")
+    assert "left" in half[0], "one task is finished, so there is an estimate"
+    assert half[1].finished_tasks < 3
+    assert seen == [watching.EVERY] * 2
+    assert not stages
+    assert "finished;" in text
+    assert "3 of 3 tasks" in text
+    assert state.finished_tasks == 3
+
+
+def test_who_holds_a_folder(tmp_path):
+    assert not is_held(tmp_path), "it was never held"
+    with hold(tmp_path, "busy"):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+    with hold(tmp_path, "busy"):
+        pass  # looking leaves nothing behind
+
+
+def event(kind, **facts):
+    return {"time": datetime(2026, 1, 1).isoformat(), "event": kind, **facts}
+
+
+def test_what_is_done_again_counts_once_and_a_new_start_counts_anew():
+    state = RunState()
+    for each in (
+        event("started", tasks=2, classes=4),
+        event("step", task=0, phase="finetune", step=0, seconds=9.0, loss=3.0),
+        event("step", task=0, phase="finetune", step=0, seconds=1.0, loss=2.0),
+        event("evaluated", task=0, accuracies=["my branch 50.0"]),
+    ):
+        state.take(each)
+    assert state.steps == {(0, "finetune", 0): {"seconds": 1.0, "loss": 2.0}}
+    assert state.accuracies == {0: {"my branch": 50.0}}
+    assert state.seconds_left() == 1.0
+    state.take(event("step", task=1, phase="finetune", step=0, seconds=0.25))
+    assert state.seconds_left() == 0.75
+    state.take(event("started", tasks=5, classes=4))
+    assert (state.tasks, state.steps, state.accuracies) == (5, {}, {})
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(LcaError, match="does not exist"):
+        shown(tmp_path / "none")
+    with pytest.raises(LcaError, match="is no run folder"):
+        shown(tmp_path)
+    (tmp_path / "cells" / "one").mkdir(parents=True)
+    (tmp_path / "cells" / "one" / "log.jsonl").touch()
+    with pytest.raises(LcaError, match=r"is a sweep.*cells/one"):
+        shown(tmp_path)
+
+
+def scalars(folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    board.Reload()
+    return {tag: [(each.step, each.value) for each in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+
+
+def test_tensorboard_has_the_losses_and_accuracies(finished, tmp_path):
+    pytest.importorskip("tensorboard")
+    board = TensorBoardLog(tmp_path / "board")
+    state = shown(finished, listeners=(board,))[1]
+    board.close()
+    found = scalars(tmp_path / "board")
+    losses = [each["loss"] for (_, phase, _), each in state.steps.items() if phase == "finetune"]
+    assert found["finetune/loss"] == [(n, pytest.approx(loss)) for n, loss in enumerate(losses, start=1)]
+    assert found["accuracy/best"] == [(t + 1, pytest.approx(each["best"])) for t, each in state.accuracies.items()]
+    assert len(found["seconds/finetune"]) == len(losses) == 6
+    with pytest.raises(LcaError, match="holds TensorBoard files already"):
+        TensorBoardLog(tmp_path / "board")
+
+
+def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(LcaError, match=r"pip install 'lca\[tensorboard\]'"):
+        TensorBoardLog(tmp_path)
+
+
+def test_the_command(finished):
+    done = subprocess.run([sys.executable, "-m", "lca", "watch", finished], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 of 3 tasks" in done.stdout
