@@ -1,0 +1,103 @@
+"""The verb theory: the terms of the paper's theorems, measured on a run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lca.cli.common import Quiet
+from lca.cli.models import AsJson, Device, Weights
+from lca.errors import LcaError, nearest
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("theory")(theory_command)
+
+
+def theory_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder; or a theory.json, which is only shown again.")
+    ],
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", metavar="NAME", help="Only this classifier.", show_default="all with Gaussians"),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=2, help="Fresh samples of every class.")] = 4096,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the fresh samples.")] = 0,
+    loss: Annotated[
+        Literal["clipped", "zero-one"] | None,
+        typer.Option("--loss", help="Show only this loss; both are measured.", show_default="both"),
+    ] = None,
+    clip: Annotated[float, typer.Option("--clip", min=0.01, help="Maximum of the clipped cross-entropy.")] = 5.0,
+    delta: Annotated[
+        float, typer.Option("--delta", min=1e-9, max=1, help="The theorems hold with probability 1 - delta.")
+    ] = 0.05,
+    old_data: Annotated[
+        bool,
+        typer.Option("--old-data", help="Read old training images, for diagnosis only: drift and Theorem 2."),
+    ] = False,
+    ridge: Annotated[
+        list[float],
+        typer.Option(
+            "--ridge",
+            min=0,
+            help="Variance added in every direction beside the run's own; may be repeated.",
+            show_default="0.001 to 10",
+        ),
+    ] = [],  # noqa: B006  # typer copies it
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    as_json: AsJson = False,
+    weights: Weights = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the paper's theorems on a run: every term, the bounds, and the losses they are about.
+
+    For every task: the alignment loss, the robustness and the uncertainty term, the right sides of Theorem 1 and
+    Corollary 1, as printed and corrected, and what is measured under the Gaussians and on test images. Bounds that say
+    nothing are marked. With --old-data also the distance between the stored Gaussians and the true ones, and Theorem 2.
+
+    It needs the models after the tasks and the data set; the numbers go into theory.json in the run folder.
+    docs/theory.md has all formulas, and where the printed proofs need a correction.
+
+    Examples:
+
+      lca run best --set keep_models=all
+
+      lca theory runs/best
+
+      lca theory runs/best --old-data --loss zero-one
+
+      lca theory runs/best --branch best --samples 20000 --seed 1
+
+      lca theory runs/best/theory.json --markdown
+    """
+    import json
+
+    from lca.progress import choose_progress
+    from lca.theory.measure import RIDGES, Settings
+    from lca.theory.runs import read_theory, theory_of_run
+    from lca.theory.tables import show
+
+    if run.is_file():
+        facts = read_theory(run)
+    else:
+        facts = theory_of_run(
+            run,
+            Settings(samples, seed, delta, clip, tuple(ridge) or RIDGES),
+            branch=branch,
+            old_data=old_data,
+            device=device,
+            weights=weights,
+            progress=choose_progress(quiet),
+        )
+    branches = list(facts["branches"])
+    if branch is not None:
+        if branch not in branches:
+            raise LcaError(f"{run} has no branch {branch!r}; {nearest(branch, branches)}")
+        branches = [branch]
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False, indent=1))
+    else:
+        print(show(facts, branches, [loss] if loss else ["clipped", "zero-one"], markdown), end="")

@@ -1,0 +1,147 @@
+"""The theorems measured on a whole run: every task whose model was kept, every classifier that has Gaussians."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.classifier import ContinualClassifier
+from lca.data.images import ImageSet
+from lca.data.sources import load_source
+from lca.data.streams import Stream
+from lca.errors import LcaError, nearest
+from lca.evaluation.stored import read_run
+from lca.files import FORMAT, has_state, read_json, write_json
+from lca.methods.branched import Branched
+from lca.progress import Progress
+from lca.theory.measure import Settings, Subject, measure
+
+FILE = "theory.json"
+"""What is written into the run folder."""
+
+
+def theory_of_run(
+    run: Path,
+    settings: Settings,
+    *,
+    branch: str | None = None,
+    old_data: bool = False,
+    device: str | None = None,
+    weights: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure the theorems on a finished run, write them into its folder and return them.
+
+    Needed are the models after the tasks (`keep_models: all`) and the data set. `old_data` reads the training images of
+    earlier tasks, for diagnosis only.
+    """
+    progress = progress or Progress()
+    results, _ = read_run(run)
+    tasks, total = _kept_models(run), len(results["data"]["task_sizes"])
+    if len(tasks) < total:
+        missing = [str(task + 1) for task in range(total) if task not in tasks]
+        progress.warning(
+            f"the models after task {', '.join(missing)} were not kept, so they are left out; "
+            "run with --set keep_models=all to have them"
+        )
+    stream: Stream | None = None
+    found: dict[str, list[dict[str, Any]]] = {}
+    for task in tasks:
+        folder = run / "models" / f"task-{task:02d}"
+        model = ContinualClassifier.load(folder, device=device, weights=weights, progress=progress)
+        names = _branches(model, branch)
+        stream = stream or _stream(model, results, progress)
+        test = _features(model, stream.test(task), f"task {task + 1}, test")
+        old = _old_features(model, stream, task) if old_data else None
+        for name in names:
+            found.setdefault(name, []).append(measure(_subject(model, name, task), test, old, settings, progress))
+    facts = {
+        "format": FORMAT,
+        "recipe": results["recipe"],
+        "versions": results["versions"],
+        "settings": asdict(settings),
+        "old_data": old_data,
+        "branches": found,
+    }
+    write_json(run / FILE, facts)
+    return facts
+
+
+def read_theory(path: Path) -> dict[str, Any]:
+    """What `theory_of_run` wrote."""
+    facts = read_json(path)
+    if not isinstance(facts, dict) or "branches" not in facts or "settings" not in facts:
+        raise LcaError(f"{path} is no file that `lca theory RUN` wrote")
+    if facts.get("format") != FORMAT:
+        raise LcaError(f"{path} has format {facts.get('format')}, this version reads {FORMAT}")
+    return facts
+
+
+def _kept_models(run: Path) -> list[int]:
+    """The tasks whose models are there."""
+    kept = sorted(int(path.name.removeprefix("task-")) for path in (run / "models").glob("task-*") if has_state(path))
+    if not kept:
+        raise LcaError(
+            f"{run} kept no model, and the theorems are about heads and Gaussians: run it again with "
+            "--set keep_models=all (every task) or keep_models=last, and another --out"
+        )
+    return kept
+
+
+def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
+    """The classifiers that have Gaussians, or the wanted one."""
+    method = model.method
+    able = [name for name in method.branches() if isinstance(method, Branched) and method.statistics(name) is not None]
+    if not able:
+        raise LcaError(
+            f"no classifier of this run keeps Gaussians of its features (method {model.recipe.method.name}, branches "
+            f"{', '.join(method.branches())}); the theorems are about those, as of method im with align: [lca]"
+        )
+    if wanted is None:
+        return able
+    if wanted not in able:
+        why = "keeps no Gaussians" if wanted in method.branches() else "is no branch of this run"
+        raise LcaError(f"{wanted!r} {why}; {nearest(wanted, able)}")
+    return [wanted]
+
+
+def _stream(model: ContinualClassifier, results: dict[str, Any], progress: Progress) -> Stream:
+    recipe = model.recipe
+    source = load_source(recipe.data, recipe.seed, model.extractor.preprocessing.size, progress)
+    if source.fingerprint != results["data"]["sha256"]:
+        raise LcaError(f"the images of {recipe.data.source} are not those of the run; they were changed since")
+    return Stream(source, recipe.data, recipe.seed)
+
+
+def _subject(model: ContinualClassifier, branch: str, task: int) -> Subject:
+    method = model.method
+    assert isinstance(method, Branched)
+    statistics, options = method.statistics(branch), method.branch_set.options[branch]
+    assert statistics is not None
+    return Subject(
+        task,
+        lambda features: model.logits(features, branch),
+        statistics[0].to(model.compute.device),
+        options,
+        method.branch_set.heads[branch].sizes,
+        model.recipe.seed,
+    )
+
+
+def _old_features(model: ContinualClassifier, stream: Stream, task: int) -> tuple[Tensor, Tensor]:
+    """Features of all training images so far under the backbone of now, on the CPU. No learner may do this."""
+    parts = []
+    for earlier in range(task + 1):
+        with stream.open(earlier) as opened:
+            parts.append(_features(model, opened.train, f"task {task + 1}, images of task {earlier + 1}"))
+    features, labels = zip(*parts, strict=True)
+    return torch.cat(features).cpu(), torch.cat(labels).cpu()
+
+
+def _features(model: ContinualClassifier, images: ImageSet, what: str) -> tuple[Tensor, Tensor]:
+    """Features of images, and their labels as the model counts classes."""
+    features = model.features(images, what)
+    labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
+    return features, labels.to(features.device)
