@@ -1,7 +1,6 @@
 """Where and how tensors are computed: device, precision, the exact mode, and replayed steps.
 
-One process so far. For several, the plan is torch's own `torchrun` and DDP, which need no further dependency; the
-measurements beside Lightning Fabric are in benchmarks/NOTES.md.
+Several processes are the subject of `lca.ranks`.
 """
 
 import copy
@@ -23,6 +22,7 @@ from torch import Tensor
 
 import lca
 from lca.errors import LcaError
+from lca.ranks import current
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,13 @@ class Compute:
     def describe(self) -> dict[str, str]:
         """For results: what computed them."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _processor()
-        return {
+        found = {
             "device": self.device.type,
             "name": name,
             "precision": self.precision,
             "exact": str(self.exact).lower(),
         }
+        return found if current().count == 1 else found | {"ranks": str(current().count)}
 
 
 _WORTH_COMPILING = 2e12

@@ -1,6 +1,6 @@
 """Features: the one transformer with its tuner and the optional shared feature norm, and extraction with it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -14,6 +14,7 @@ from lca.data.views import evaluation_view
 from lca.device import CompiledForSizes, Compute
 from lca.progress import Progress
 from lca.randomness import generator
+from lca.ranks import current
 from lca.tuning import tuners
 from lca.tuning.base import overwrite
 
@@ -120,21 +121,25 @@ def extract(
     progress: Progress,
     what: str,
     batch_size: int = 256,
-    embed: Callable[[Tensor], Tensor] | None = None,
+    embed: Callable[..., Tensor] | None = None,
+    known: Sequence[Tensor] = (),
 ) -> Tensor:
     """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
 
-    `embed` makes features of views (n, 3, size, size) where it is not the extractor itself.
+    `embed` makes features of views (n, 3, size, size) where it is not the extractor itself, and of what is known of the
+    images besides, a row each. Several ranks share out the images; all of them get all features.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     if extractor.compiled.active:
         extractor.compiled.add(batch_size)
-    training = extractor.training
+    training, device = extractor.training, extractor.compute.device
+    own, _ = current().share(torch.arange(len(images)))
     extractor.eval()
     rows = []
-    with progress.task(what, len(images)) as advance:
-        for index in torch.arange(len(images)).split(batch_size):
-            rows.append((embed or extractor)(extractor.evaluation_views(images[index])))
+    with progress.task(what, len(own)) as advance:
+        for index in own.split(batch_size):
+            inputs = [each[index].to(device) for each in known]
+            rows.append((embed or extractor)(extractor.evaluation_views(images[index]), *inputs))
             advance(len(index))
     extractor.train(training)
-    return torch.cat(rows) if rows else torch.empty(0, extractor.width, device=extractor.compute.device)
+    return current().gather(torch.cat(rows), len(images)) if rows else torch.empty(0, extractor.width, device=device)

@@ -17,6 +17,7 @@ from lca.files import Part
 from lca.heads import GrowingHeads, TaskHead
 from lca.optimisers import make_optimiser, set_rate
 from lca.randomness import global_randomness
+from lca.ranks import current
 from lca.setting import Setting
 
 _WORTH_CAPTURING = 20
@@ -79,6 +80,10 @@ class FineTuning:
     On a GPU a task's first step runs as it is, and the second one is captured and replayed from then on. A step must
     therefore not wait for the GPU (`.item()`, a Python `if` on a tensor), and what a subclass reads in it must keep its
     place while the task lasts.
+
+    Several ranks share out every batch, so a loss must be a mean over its images: a method that compares the images of
+    a batch says so in `couples_images`. Order, crops and flips are those of one process, only dropout is drawn by every
+    rank for itself. Steps of several ranks are not captured.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -92,7 +97,7 @@ class FineTuning:
         self, task: Task, number: int, heads: GrowingHeads, teacher: Mapping[str, Tensor] | None = None
     ) -> dict[str, float]:
         """Train one epoch; returns the mean loss and accuracy on its inputs."""
-        options, device = self._options, self._extractor.compute.device
+        options, device, ranks = self._options, self._extractor.compute.device, current()
         running = self._resume(task, heads)
         running.teacher = running.teacher or teacher
         for group in running.optimiser.param_groups:
@@ -101,26 +106,29 @@ class FineTuning:
         running.totals.zero_()
         what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
         batches = [index.to(device) for index in self.batches(task, number)]
+        dropout = "dropout" if ranks.leads else f"dropout of rank {ranks.rank}"
         self._extractor.train()
         with (
-            global_randomness(self.setting.seed, "dropout", task.index, number, device),
+            global_randomness(self.setting.seed, dropout, task.index, number, device),
             self.setting.progress.task(what, len(running.labels)) as advance,
         ):
             for index in batches:
-                worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING
+                worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING and ranks.count == 1
                 self._advance(running, index, worth_it and len(index) == options.batch_size)
                 advance(len(index))
         self._extractor.eval()
+        ranks.sum(running.totals)
         loss, correct = (running.totals / sum(map(len, batches))).tolist()
         if not math.isfinite(loss):
             raise LcaError(f"training diverged in {what}: the loss is {loss}; lower training.lr (it is {options.lr})")
+        ranks.check_same(lambda: [each.sum().item() for each in running.parameters.values()], "the tensors being tuned")
         return {"loss": loss, "accuracy": correct}
 
     def inputs(self, task: Task) -> Inputs:
         """What `loss` gets of the images of a batch. A subclass may train on something else, features for example."""
         size = sum(each.numel() for each in self._extractor.parameters())
         if self._extractor.compute.compiles(size, len(task.train) * self._options.epochs):
-            self._extractor.compiled.add(self._options.batch_size)
+            self._extractor.compiled.add(current().counts(self._options.batch_size)[current().rank])
         return TrainingViews(task, self.setting)
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -236,15 +244,18 @@ class FineTuning:
 
     def _step(self, running: _Running, index: Tensor) -> None:
         """One optimiser step; what is measured stays on the device."""
-        labels = running.labels[index]
-        loss, logits = self.loss(running.inputs(index), labels, running.head, running.teacher)
+        ranks = current()
+        own, counted = ranks.share(index)
+        labels = running.labels[own]
+        loss, logits = self.loss(running.inputs(own), labels, running.head, running.teacher)
         running.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        ranks.sum_gradients(running.parameters.values(), counted / len(index))
         self.before_update()
         running.optimiser.step()
         self.after_update()
-        correct = (logits.detach().argmax(1) == labels).sum()
-        running.totals += torch.stack([loss.detach() * len(labels), correct.to(loss.dtype)])
+        correct = (logits.detach().argmax(1) == labels)[:counted].sum()
+        running.totals += torch.stack([loss.detach() * counted, correct.to(loss.dtype)])
 
     def _optimiser(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         options = self._options

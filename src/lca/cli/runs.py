@@ -46,11 +46,14 @@ def run_command(
 ) -> None:
     """Run one recipe: learn its tasks one after another and measure after each.
 
-    Killed or interrupted, it goes on when the same command is given again.
+    Killed or interrupted, it goes on when the same command is given again. Several processes share the work when
+    torch's launcher starts them.
 
     Examples:
 
       lca run best
+
+      torchrun --nproc_per_node 2 -m lca run best
 
       lca run ease --set data.source=folder:photos
 
@@ -59,22 +62,26 @@ def run_command(
       lca run best --set 'method.align=[none, ca, lca, best]' --budget 9m
     """
     from lca.config import load_recipe
+    from lca.device import Compute
     from lca.progress import choose_progress
+    from lca.ranks import joined
     from lca.runs.budget import Budget
     from lca.runs.experiment import run
 
     loaded = load_recipe(recipe, overrides)
     folder = out or Path("runs") / loaded.name
-    results = _resumable(
-        lambda: run(
-            loaded,
-            folder,
-            trunks=None if trunks == "none" else Path(trunks or folder.parent / "trunks"),
-            budget=Budget.parse(budget),
-            progress=choose_progress(quiet),
+    with joined(Compute.choose(loaded.device).device) as ranks:
+        results = _resumable(
+            lambda: run(
+                loaded,
+                folder,
+                trunks=None if trunks == "none" else Path(trunks or folder.parent / "trunks"),
+                budget=Budget.parse(budget),
+                progress=choose_progress(quiet),
+            )
         )
-    )
-    _show([(loaded.name, results)], folder, loaded.name)
+    if ranks.leads:
+        _show([(loaded.name, results)], folder, loaded.name)
 
 
 def sweep_command(
@@ -110,10 +117,13 @@ def sweep_command(
     from lca.config import merge_mappings, parse_override, read_recipe
     from lca.files import read_json
     from lca.progress import choose_progress
+    from lca.ranks import launched
     from lca.runs.budget import Budget
     from lca.runs.sweep import expand, sweep
     from lca.runs.sweep import shard as part_of
 
+    if launched() > 1:
+        raise LcaError("torchrun is for `lca run`; a sweep has --workers for more processes")
     content = read_recipe(recipe, overrides)
     name = content.setdefault("name", Path(recipe).stem)
     for text in grid:
@@ -229,18 +239,22 @@ def _helpers(count: int) -> Iterator[None]:
 
 def _resumable(work: Callable[[], Any]) -> Any:
     """Run something that can be taken up again, and say how when it stops early."""
+    from lca.ranks import current
     from lca.runs.budget import BudgetSpent
 
     again = "lca " + " ".join(_quoted(word) for word in sys.argv[1:])
+
+    def say(text: str) -> None:
+        if current().leads:
+            print(f"{text} Go on with:\n  {again}", file=sys.stderr)
+
     try:
         return work()
     except BudgetSpent:
-        print(f"the budget is spent; everything so far is saved. Go on with:\n  {again}", file=sys.stderr)
+        say("the budget is spent; everything so far is saved.")
         raise typer.Exit(BUDGET_SPENT) from None
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted; at most the last few seconds will be done again. Go on with:\n  {again}", file=sys.stderr
-        )
+        say("\ninterrupted; at most the last few seconds will be done again.")
         raise typer.Exit(INTERRUPTED) from None
 
 

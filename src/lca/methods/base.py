@@ -104,15 +104,16 @@ class Method(ABC):
     ) -> Tensor:
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
         of the images, where they were computed before."""
-        names, done = self.feature_parts() if parts is None else parts, 0
+        names = self.feature_parts() if parts is None else parts
 
-        def embed(views: Tensor) -> Tensor:  # batch after batch
-            nonlocal done
-            inputs = [rows[done : done + len(views)].to(views.device) for rows in known]
-            done += len(views)
+        def embed(views: Tensor, *inputs: Tensor) -> Tensor:
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
 
-        return extract(self.setting.extractor, images, self.setting.progress, what, embed=embed)
+        return extract(self.setting.extractor, images, self.setting.progress, what, embed=embed, known=known)
+
+    def couples_images(self) -> str | None:
+        """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
+        return None
 
     def branches(self) -> list[str]:
         """Names of the classifiers that stand on the one backbone."""

@@ -69,6 +69,9 @@ class DualPrompt(Prompted):
             self.expert = [self.general.pop()]
         return {number: insert_prefix(vit, number, None) for number in (*self.general, *self.expert)}
 
+    def couples_images(self) -> str | None:
+        return next((name for name in ("batch_vote", "reference_reshape") if getattr(self.options, name)), None)
+
     def grow(self, task: int) -> None:
         entry, width = self._entries(), self.setting.extractor.width
         random = self.setting.generator("prompts", task)

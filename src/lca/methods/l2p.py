@@ -74,6 +74,9 @@ class L2p(Prompted):
             raise LcaError("l2p takes the final norm as it is, but the tuner has wrapped it; use tuning: none")
         return {0: insert_tokens(vit, None, class_position(vit), pool=True)}
 
+    def couples_images(self) -> str | None:
+        return "batch_vote" if self.options.batch_vote else None
+
     def trained(self) -> dict[str, nn.Parameter]:
         return self.prompts
 

@@ -101,3 +101,6 @@ class Macil(IncrementalMerging):
     def __init__(self, setting: Setting, options: MacilOptions) -> None:
         super().__init__(setting, options)
         self.training = CalibratedTraining(self)
+
+    def couples_images(self) -> str | None:
+        return "calibration" if self.options.calibration else None

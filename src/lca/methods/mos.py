@@ -141,6 +141,9 @@ class Mos(AlignedSubspaces):
     def head_options(self) -> HeadOptions:
         return HeadOptions(bias=True)
 
+    def couples_images(self) -> str | None:
+        return "orthogonality" if self.options.orthogonality else None
+
     def start(self) -> Part:
         return self.tuned()[-1] if self.tuned() else self.initial
 

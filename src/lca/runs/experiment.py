@@ -24,6 +24,7 @@ from lca.features import extract
 from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
 from lca.methods import Phase
 from lca.progress import Progress
+from lca.ranks import current
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.folder import RunFolder
 from lca.runs.trunks import TrunkCache
@@ -41,15 +42,16 @@ def run(
     """Run a recipe in a folder, or go on with the run that is there; returns the results.
 
     `trunks` is where trunks are kept and looked for. After a step, the state is written if the last one is at least
-    `checkpoint_every` seconds old. A spent budget raises `BudgetSpent` with everything saved.
+    `checkpoint_every` seconds old. A spent budget raises `BudgetSpent` with everything saved. Several ranks call this
+    together (see `lca.ranks`): the first one decides, reads, writes and shows for all.
     """
-    home = RunFolder(folder)
+    home, ranks = RunFolder(folder), current()
+    if progress is None or not ranks.leads:
+        progress = Progress()
     with home.hold(recipe):
-        results = home.finished()
+        results = ranks.first(home.finished)
         if results is None:
-            results = _Experiment(
-                recipe, home, trunks, budget or Budget(), progress or Progress(), checkpoint_every
-            ).run()
+            results = _Experiment(recipe, home, trunks, budget or Budget(), progress, checkpoint_every).run()
         return results
 
 
@@ -65,9 +67,18 @@ class _Experiment:
         progress: Progress,
         checkpoint_every: float,
     ) -> None:
-        self.recipe, self.folder, self.budget, self.progress = recipe, folder, budget, progress
+        self.recipe, self.folder, self.budget, self.progress, self.ranks = recipe, folder, budget, progress, current()
         backbone = load_backbone(recipe.backbone)
-        self.source = load_source(recipe.data, recipe.seed, backbone.preprocessing.size, progress)
+
+        def load() -> None:
+            self.source = load_source(recipe.data, recipe.seed, backbone.preprocessing.size, progress)
+
+        self.ranks.first(load)
+        if not self.ranks.leads:  # after the first one, whose decoded images they may find in the cache
+            load()
+        self.ranks.check_same(
+            lambda: (recipe.dump(), backbone.fingerprint, self.source.fingerprint), "recipe, weights and images"
+        )
         self.stream = Stream(self.source, recipe.data, recipe.seed)
         for number, classes in enumerate(self.stream.task_classes):
             if not self.stream.evaluation_count(classes):
@@ -77,6 +88,12 @@ class _Experiment:
                 )
         view = recipe.data.view.over(self.source.view)
         self.classifier = ContinualClassifier(recipe, view, progress, backbone)
+        coupled = self.classifier.method.couples_images()
+        if self.ranks.count > 1 and coupled:
+            raise LcaError(
+                f"method.{coupled} lets the images of a batch influence each other, so that ranks cannot share them "
+                "out; switch it off, or run this recipe in one process"
+            )
         self.cache = None if trunks is None else TrunkCache(trunks, self.classifier, self.source)
         self.task = 0
         self.learnt = False
@@ -89,8 +106,9 @@ class _Experiment:
         self._checkpoint_cost = 0.0
         self._every = checkpoint_every
         self._last_checkpoint = time.monotonic()
-        if has_state(folder.checkpoint):
-            self._restore(load_state(folder.checkpoint))
+        stored = self.ranks.first(lambda: load_state(folder.checkpoint) if has_state(folder.checkpoint) else None)
+        if stored is not None:
+            self._restore(stored)
             folder.log("resumed", task=self.task, done=self.done)
             progress.line(f"going on with {folder.path}: task {self.task + 1} of {len(self.stream)}")
         else:
@@ -102,7 +120,7 @@ class _Experiment:
         else:
             while self.task < len(self.stream):
                 self._run_task()
-        return self._write_results()
+        return self.ranks.first(self._write_results)
 
     # Journal: told by the classifier of every step
 
@@ -112,7 +130,8 @@ class _Experiment:
         self._trunk_seconds = defaultdict(float)
         if self.cache is None or all(self.steps_done(phase) == phase.steps for phase in self._trunk_phases):
             return
-        stored = self.cache.load(self.task)
+        cache = self.cache
+        stored = self.ranks.first(lambda: cache.load(self.task))
         if stored is not None:
             self._take_trunk(stored)
             self.done = {phase.name: phase.steps for phase in self._trunk_phases}
@@ -138,7 +157,7 @@ class _Experiment:
         """Put the trunk into the cache; if another run was faster, go on with the other's, so that all agree."""
         state = self.classifier.method.trunk_state()
         state.meta = {"method": state.meta, "seconds": dict(self._trunk_seconds)}
-        stored = None if cache.save(self.task, state) else cache.load(self.task)
+        stored = self.ranks.first(lambda: None if cache.save(self.task, state) else cache.load(self.task))
         if stored is not None:
             self._take_trunk(stored)
 
@@ -153,10 +172,10 @@ class _Experiment:
                 self.classifier.learn(task, journal=self)
             self._task_learnt()
         cache = self.cache if self._trunk_phases else None  # without a trunk of its own, a method shares no features
-        features = cache.load_test_features(self.task) if cache else None
+        features = self.ranks.first(lambda: cache.load_test_features(self.task) if cache else None)
         if features is None:
             features = self._timed("evaluate", self._test_features)
-            if cache is not None:
+            if cache is not None and self.ranks.leads:
                 cache.save_test_features(self.task, features)
         self._evaluated(features.to(self.classifier.compute.device), len(self.classifier.classes))
         if self.task + 1 < len(self.stream):
@@ -244,7 +263,7 @@ class _Experiment:
         self.learnt = True
         self.folder.log("learnt", task=self.task)
         path = self.folder.keep_model(self.task, self.recipe.keep_models)
-        if path is not None:
+        if path is not None and self.ranks.leads:
             self.classifier.save(path)
             if self.recipe.keep_models == "last":
                 self.folder.drop_older_models(self.task)
@@ -260,10 +279,10 @@ class _Experiment:
 
     def _checkpoint(self) -> None:
         """Write the state if the last one is old enough, also for what writing it costs (at most a twentieth)."""
-        spent = self.budget.spent()
+        spent = self.ranks.first(self.budget.spent)
         began = time.monotonic()
         due = max(self._every, 20 * self._checkpoint_cost) if self._every else 0.0
-        if spent or began - self._last_checkpoint >= due:
+        if self.ranks.leads and (spent or began - self._last_checkpoint >= due):
             state = self.classifier.state()
             for number, part in enumerate(self.evaluations):
                 state.parts[f"evaluation/{number}"] = part

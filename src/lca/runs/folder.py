@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import yaml
 from lca.config import Recipe, differences
 from lca.errors import LcaError
 from lca.files import has_state, hold, read_json, write_atomic
+from lca.ranks import current
 
 
 class RunFolder:
@@ -37,7 +38,16 @@ class RunFolder:
 
     @contextmanager
     def hold(self, recipe: Recipe) -> Iterator[None]:
-        """Create or take up the folder for a recipe; while it is held, its log takes the package's messages."""
+        """Create or take up the folder for a recipe; while it is held, its log takes the package's messages.
+
+        Of several ranks the first one holds and writes it for all.
+        """
+        with ExitStack() as held:
+            current().first(lambda: held.enter_context(self._hold(recipe)))
+            yield
+
+    @contextmanager
+    def _hold(self, recipe: Recipe) -> Iterator[None]:
         # a run killed while it made its folder leaves only hidden files: the lock, a half-written recipe
         if not self.recipe.exists() and any(not path.name.startswith(".") for path in self.path.glob("*")):
             raise LcaError(f"{self.path} exists and is no run folder; choose another place with --out")
@@ -62,6 +72,8 @@ class RunFolder:
 
     def log(self, event: str, **facts: Any) -> None:
         """Append one line to the log."""
+        if not current().leads:
+            return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         try:
             with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
