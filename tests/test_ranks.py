@@ -87,9 +87,8 @@ def together(
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
             place = {name: str(value) for name, value in (place | {"MASTER_PORT": port}).items()}
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=rank_process, args=(place, jobs, (kills or {}).get(rank), drifting, sender)
-            )
+            arguments = (place, jobs, (kills or {}).get(rank), drifting, sender)
+            process = context.Process(target=rank_process, args=arguments, daemon=True)  # none outlives the tests
             process.start()
             sender.close()
             processes.append(process)
@@ -220,6 +219,16 @@ def test_one_rank_killed_and_gone_on_with_another_number(tmp_path, killed):
         assert together([job], count=3) == [(0, [""])] * 3
     assert events(tmp_path / "run").count("resumed") == 1
     assert_alike(run_alone(recipe, tmp_path / "alone"), tmp_path / "run")
+
+
+def test_killed_and_gone_on_with_the_same_number_is_bit_equal(tmp_path):
+    """Also with dropout."""
+    recipe = tiny.recipe(method={"align": ["none", {"preset": "best", **tiny.QUICK}]})
+    jobs = [Job(recipe, tmp_path / name, every=0.0) for name in ("killed", "undisturbed")]
+    assert together(jobs[:1], kills={1: Kill("batches", 4)})[1][0] == KILLED
+    assert together(jobs) == [(0, ["", ""])] * 2
+    assert events(tmp_path / "killed").count("resumed") == 1
+    assert tiny.outcome(tmp_path / "killed") == tiny.outcome(tmp_path / "undisturbed")
 
 
 def test_the_first_rank_decides_when_the_time_is_up(tmp_path):
