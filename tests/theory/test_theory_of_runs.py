@@ -21,6 +21,7 @@ from lca.runs.experiment import run
 from lca.theory.divergence import covariance
 from lca.theory.measure import Settings, Subject
 from lca.theory.runs import theory_of_run
+from lca.theory.tables import show
 
 BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "best", **tiny.QUICK}, {"preset": "lda", "samples": 16}]
 BASE = tiny.recipe(method={"align": BRANCHES}, training={"epochs": 1}, data={"tasks": [3, 3, 4]}, keep_models="all")
@@ -124,11 +125,10 @@ def test_new_classes_have_not_drifted_and_old_ones_have(measured):
     assert losses["true_gaussians"] == pytest.approx(losses["gaussians"], abs=0.05)
 
 
-def test_the_distance_shrinks_with_the_ridge(measured):
+def test_the_distance_shrinks_with_the_variance(measured):
     for tasks in measured["branches"].values():
         for each in tasks:
-            ridges = [line["ridge"] for line in each["drift"]]
-            assert ridges == [1e-4, *Settings().ridges]
+            assert [line["added"] for line in each["drift"]] == [0, *Settings().added]
             for name in ("at_least", "hellinger", "pinsker", "at_most"):
                 values = [line[name] for line in each["drift"]]
                 assert values == sorted(values, reverse=True)
@@ -162,11 +162,23 @@ def test_of_another_kind_of_covariance_the_distance_counts_too(tmp_path):
     assert torch.equal(covariance(memory, 0), covariance(memory, 1))
 
 
+def test_singular_gaussians_have_no_bound_until_variance_is_added(tmp_path):
+    thin = {"preset": "lca", "covariance": {"ridge": 0.0}, **tiny.QUICK}
+    run(tiny.recipe(BASE.dump(), {"method": {"align": [thin]}, "data": {"tasks": [5, 5]}}), tmp_path)
+    last = theory_of_run(tmp_path, Settings(samples=64, added=(1.0,)), old_data=True)["branches"]["lca"][1]
+    alone, widened = last["drift"]
+    assert (alone["at_most"], alone["at_least"], alone["estimate"], alone["vacuous"]) == (1, 0, None, True)
+    assert alone["classes_at_1"] == 10
+    assert widened["at_most"] < 1
+    assert {"theorem_2", "theorem_2_corrected"} <= set(last["losses"]["zero-one"]["vacuous"])
+    assert " - " in show(read_json(tmp_path / "theory.json"), ["lca"], ["zero-one"], markdown=False)
+
+
 def test_it_is_shown_and_written(folder):
     shown, _ = lca("theory", folder / "all", *QUICKLY, "--branch", "best", "--loss", "zero-one", "--old-data")
     assert "best, zero-one loss (at most 1): Theorem 1" in shown
     assert "Theorem 2" in shown
-    assert "(v)" in shown
+    assert re.search(r"Theorem 2\n(.*\n)+? .*\d vacuous", shown)
     assert "clipped loss" not in shown
     file = folder / "all" / "theory.json"
     written = read_json(file)
@@ -195,8 +207,8 @@ def test_the_options_count(folder):
     assert measured("--samples", 65)["losses"]["clipped"]["gaussians"] != own["gaussians"]
     assert measured("--clip", 1)["losses"]["clipped"]["maximum"] == 1
     assert measured("--delta", 0.5)["losses"]["clipped"]["uncertainty"] < own["uncertainty"]
-    ridges = measured("--old-data", "--ridge", 3, "--ridge", 2)["drift"]
-    assert [line["ridge"] for line in ridges] == [1e-4, 2, 3]
+    drift = measured("--old-data", "--add", 3, "--add", 2)["drift"]
+    assert [(line["ridge"], line["added"]) for line in drift] == [(1e-4, 0), (1e-4, 2), (1e-4, 3)]
 
 
 def test_progress_is_shown(folder):
@@ -223,6 +235,8 @@ def test_a_run_with_its_last_model_only_says_what_is_missing(folder):
         (("nowhere",), "does not exist"),
         (("all", "--branch", "none"), "'none' keeps no Gaussians"),
         (("all", "--branch", "bets"), "did you mean 'best'?"),
+        (("all/results.json", "--samples", 9), "--samples measures anew"),
+        (("all/results.json", "--old-data"), "--old-data measures anew"),
         (("all/results.json",), "is no file that `lca theory RUN` wrote"),
     ],
 )

@@ -15,7 +15,12 @@ def add_to(app: typer.Typer) -> None:
     app.command("theory")(theory_command)
 
 
+MEASURING = ("samples", "seed", "clip", "delta", "old_data", "add", "weights", "device")
+"""Options that a file which is only shown cannot follow."""
+
+
 def theory_command(
+    context: typer.Context,
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder; or a theory.json, which is only shown again.")
     ],
@@ -37,12 +42,13 @@ def theory_command(
         bool,
         typer.Option("--old-data", help="Read old training images, for diagnosis only: drift and Theorem 2."),
     ] = False,
-    ridge: Annotated[
+    add: Annotated[
         list[float],
         typer.Option(
-            "--ridge",
+            "--add",
+            metavar="VARIANCE",
             min=0,
-            help="Variance added in every direction beside the run's own; may be repeated.",
+            help="Also the distance with this variance added in every direction; may be repeated.",
             show_default="0.001 to 10",
         ),
     ] = [],  # noqa: B006  # typer copies it
@@ -76,16 +82,20 @@ def theory_command(
     import json
 
     from lca.progress import choose_progress
-    from lca.theory.measure import RIDGES, Settings
+    from lca.theory.measure import ADDED, Settings
     from lca.theory.runs import read_theory, theory_of_run
     from lca.theory.tables import show
 
     if run.is_file():
+        sources = {name: context.get_parameter_source(name) for name in MEASURING}
+        given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+        if given:
+            raise LcaError(f"{run} is only shown; --{given[0].replace('_', '-')} measures anew: give the run folder")
         facts = read_theory(run)
     else:
         facts = theory_of_run(
             run,
-            Settings(samples, seed, delta, clip, tuple(ridge) or RIDGES),
+            Settings(samples, seed, delta, clip, tuple(add) or ADDED),
             branch=branch,
             old_data=old_data,
             device=device,

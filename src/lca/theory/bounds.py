@@ -20,6 +20,12 @@ class Draws:
     losses: Sequence[Tensor]
     inside: Sequence[Tensor]
 
+    @classmethod
+    def joined(cls, pieces: Sequence["Draws"]) -> "Draws":
+        """Several draws as one."""
+        losses = [torch.cat(each) for each in zip(*(piece.losses for piece in pieces), strict=True)]
+        return cls(losses, [torch.cat(each) for each in zip(*(piece.inside for piece in pieces), strict=True)])
+
 
 @dataclass(frozen=True)
 class Terms:

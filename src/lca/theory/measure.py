@@ -17,7 +17,7 @@ from lca.theory.bounds import Draws, Terms
 from lca.theory.divergence import Distance, covariance, distance
 from lca.theory.losses import CLIP, BoundedLoss, bounded_losses
 
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+ADDED = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Variances added in every direction, to show how the distance of the Gaussians moves with them."""
 ROUNDING = 1e-9
 """A total variation that differs from 1 by less is 1."""
@@ -36,7 +36,8 @@ class Settings:
     """The theorems hold with probability 1 - δ."""
     clip: float = CLIP
     """Maximum of the clipped cross-entropy."""
-    ridges: Sequence[float] = RIDGES
+    added: Sequence[float] = ADDED
+    """Variances that both Gaussians get in every direction on top of the ridge of the run, beside none."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Subject:
     def evaluate(self, samples: Tensor, losses: Mapping[str, BoundedLoss]) -> dict[str, Draws]:
         """Losses of samples (classes, n, d), and which of them lie in the cells of the stored means."""
         rows, labels = _rows(samples)
-        inside = nearest_mean_mask(rows, labels, self.memory.means()).view(samples.shape[:2])
+        inside = nearest_mean_mask(rows, labels, self.memory.means()).cpu().view(samples.shape[:2])
         logits = self.logits(rows)
         return {
-            name: Draws(list(loss.of(logits, labels).view(samples.shape[:2])), list(inside))
+            name: Draws(list(loss.of(logits, labels).cpu().view(samples.shape[:2])), list(inside))
             for name, loss in losses.items()
         }
 
@@ -88,13 +89,7 @@ class Subject:
         losses = bounded_losses(settings.clip)
         tracked = progress.track(sizes, f"task {self.task + 1}, {self.options.name}, samples of {what}", len(sizes))
         pieces = [self.evaluate(memory.sample(size, randomness)[0], losses) for size in tracked]
-        return {
-            name: Draws(
-                [torch.cat(each) for each in zip(*(piece[name].losses for piece in pieces), strict=True)],
-                [torch.cat(each) for each in zip(*(piece[name].inside for piece in pieces), strict=True)],
-            )
-            for name in losses
-        }
+        return {name: Draws.joined([piece[name] for piece in pieces]) for name in losses}
 
 
 @torch.no_grad()
@@ -132,7 +127,7 @@ def measure(
         true = true_gaussians(*old, memory.options).to(memory.means().device)
         facts["drift"] = _drift(subject, true, settings, progress)
         for name, each in subject.fresh(true, settings, "true Gaussians", progress).items():
-            facts["losses"][name]["true_gaussians"] = float(torch.stack([row.mean() for row in each.losses]).mean())
+            facts["losses"][name]["true_gaussians"] = float(torch.stack(list(each.losses)).mean())
             sides[name] |= _right_sides_2(sides[name], facts["drift"][0]["at_most"], losses[name].maximum)
     for name, own in sides.items():
         vacuous = [side for side, bound in own.items() if bounds.is_vacuous(bound, losses[name].maximum)]
@@ -180,22 +175,22 @@ def _right_sides_2(sides: Mapping[str, float], total_variation: float, maximum: 
 
 
 def _drift(subject: Subject, true: GaussianMemory, settings: Settings, progress: Progress) -> list[dict[str, Any]]:
-    """TV(P_t, P̂_t), first with the ridge of the samples, for Theorem 2, then with larger ones."""
-    own = subject.memory.options.ridge
+    """TV(P_t, P̂_t), first with the ridge of the samples alone, for Theorem 2, then with more variance."""
+    ridge = subject.memory.options.ridge
     stored = {label: covariance(subject.memory, label).cpu() for label in sorted(subject.memory.classes)}
     current = {label: covariance(true, label).cpu() for label in stored}
     lines = []
-    ridges = (own, *(each for each in sorted(settings.ridges) if each > own))
-    with progress.task(f"task {subject.task + 1}, {subject.options.name}, drift", len(ridges) * len(stored)) as advance:
-        for ridge in ridges:
+    steps = sorted({0.0, *settings.added})
+    with progress.task(f"task {subject.task + 1}, {subject.options.name}, drift", len(steps) * len(stored)) as advance:
+        for added in steps:
             randomness = generator(settings.seed, "distance", subject.task)
             distances = []
             for label in stored:
-                now = _with_ridge(true.classes[label].mean, current[label], ridge)
-                kept = _with_ridge(subject.memory.classes[label].mean, stored[label], ridge)
+                now = _widened(true.classes[label].mean, current[label], ridge + added)
+                kept = _widened(subject.memory.classes[label].mean, stored[label], ridge + added)
                 distances.append(distance(now, kept, settings.samples, randomness))
                 advance(1)
-            lines.append({"ridge": ridge, **_mean_distance(distances)})
+            lines.append({"ridge": ridge, "added": added, **_mean_distance(distances)})
     return lines
 
 
@@ -212,8 +207,8 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _with_ridge(mean: Tensor, matrix: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    return mean.cpu().double(), matrix + ridge * torch.eye(len(matrix), dtype=matrix.dtype)
+def _widened(mean: Tensor, matrix: Tensor, variance: float) -> tuple[Tensor, Tensor]:
+    return mean.cpu().double(), matrix + variance * torch.eye(len(matrix), dtype=matrix.dtype)
 
 
 def _rows(samples: Tensor) -> tuple[Tensor, Tensor]:
