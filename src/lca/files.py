@@ -63,7 +63,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush(path.parent)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -130,7 +130,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             except OSError:
                 if not path.exists():
                     raise
-        _flush_folder(path.parent)
+        flush(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -291,8 +291,9 @@ def _probe(folder: Path) -> None:
         raise LcaError(f"nothing can be written in {folder}: {error.strerror or error}") from error
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """What was written to a file or a folder is on the disk after this."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,5 +1,6 @@
 """Decoded images on disk: keyed by content, whole or absent, bounded, never in the way."""
 
+import json
 import os
 import stat
 import time
@@ -118,7 +119,7 @@ def test_the_key_depends_on_content_names_classes_and_size(tree, tmp_path):
     assert plain != key(files(tree / "train"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "other count", "no json", "missing part"])
+@pytest.mark.parametrize("damage", ["cut", "other count", "no json", "missing part", "empty", "zeros"])
 def test_a_broken_entry_is_thrown_away(tree, monkeypatch, damage):
     whole = read(tree, monkeypatch)[0].fingerprint()
     sources._decoded.clear()
@@ -129,6 +130,10 @@ def test_a_broken_entry_is_thrown_away(tree, monkeypatch, damage):
             np.save(entry / "digests.npy", np.zeros((3, 16), dtype=np.uint8))
         elif damage == "no json":
             (entry / "about.json").write_text("{")
+        elif damage == "empty":
+            (entry / "sizes.npy").write_bytes(b"")
+        elif damage == "zeros":
+            (entry / "pixels").write_bytes(bytes((entry / "pixels").stat().st_size))
         else:
             (entry / "sizes.npy").unlink()
     again, decoded = read(tree, monkeypatch)
@@ -243,6 +248,15 @@ def test_near_copies_are_told_in_every_run_and_looked_for_once(tree, monkeypatch
     assert looked == [1, 1]
 
 
+@pytest.mark.parametrize("damaged", [5, [[0]], [["0", "1"]], [[0, 99]], [[-1, 0]], {"a": 1}, None])
+def test_damaged_facts_are_found_again(tree, monkeypatch, home, damaged):
+    read(tree, monkeypatch)
+    facts = json.loads((home / "facts.json").read_text())
+    (home / "facts.json").write_text(json.dumps(dict.fromkeys(facts, damaged)))
+    read(tree, monkeypatch)
+    assert json.loads((home / "facts.json").read_text()) == facts
+
+
 def test_small_sets_are_not_kept(tree, monkeypatch):
     monkeypatch.setattr(cache, "FEWEST", 100)
     read(tree, monkeypatch)
@@ -263,8 +277,12 @@ def test_the_least_recently_used_entry_goes(tree, monkeypatch):
     (tree / "train" / "cat" / "8.png").write_bytes((tree / "train" / "cat" / "1.png").read_bytes())
     read(tree, monkeypatch)
     assert test.path in [each.path for each in cache.entries()], "what cannot fit at all drives nothing out"
-    monkeypatch.setenv("LCA_CACHE_GB", "much")
-    with pytest.raises(LcaError, match="number of gigabytes, came 'much'"):
+
+
+@pytest.mark.parametrize("text", ["much", "nan", "-1"])
+def test_a_limit_that_is_none(text, monkeypatch):
+    monkeypatch.setenv("LCA_CACHE_GB", text)
+    with pytest.raises(LcaError, match=f"number of gigabytes, 0 or more, came '{text}'"):
         cache.limit()
 
 
@@ -289,6 +307,25 @@ def test_a_disk_that_takes_nothing_costs_a_warning(tree, monkeypatch, home):
     assert len(told.warnings) == 3
 
 
+def test_an_interrupt_leaves_nothing_half_written(tree, monkeypatch, home):
+    def interrupted(path, values):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.save("a" * 40, reading(tree), Progress())
+    assert list(home.iterdir()) == []
+
+
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tree, monkeypatch, home):
+    flushed = []
+    monkeypatch.setattr(cache, "flush", lambda path: flushed.append((path.name, (home / ("a" * 40)).exists())))
+    cache.save("a" * 40, reading(tree), Progress())
+    parts = {"pixels", "sizes.npy", "digests.npy", "several_frames.npy", "about.json"}
+    assert {name for name, named in flushed if not named} >= parts
+    assert (home.name, True) in flushed
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written(tree, monkeypatch, home):
     home.mkdir()
@@ -302,6 +339,7 @@ def test_clearing(tree, monkeypatch, home):
     read(tree, monkeypatch)
     (home / f".{'a' * 40}.{'b' * 32}").mkdir()
     (home / f".{'a' * 40}.{'b' * 32}" / "pixels").write_bytes(b"half")
+    assert cache.unfinished() == 4
     others = {"notes", ".git", ".ssh", "f" * 39}
     for name in others:
         (home / name).mkdir()

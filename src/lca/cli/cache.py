@@ -34,5 +34,7 @@ def cache_command(
     for entry in entries:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         print(f"{entry.path.name[:12]}  {entry.images:>8} images  {entry.bytes / 1e6:>10.1f} MB  used {used}")
+    if unfinished := cache.unfinished():
+        print(f"{unfinished / 1e6:.1f} MB half-written, now or by a process that was killed; that goes after a day")
     total = sum(entry.bytes for entry in entries)
     print(f"{len(entries)} set(s), {total / 1e6:.1f} MB of at most {cache.limit() / 1e9:g} GB, in {cache.folder()}")

@@ -5,7 +5,8 @@ another entry. It also has a stamp of the files' places, sizes and times (a file
 as long as that fits, the files are not read again to know their content. Files that could not be read are part of an
 entry and tried again whenever it is used.
 
-An entry is written beside and renamed, which makes it whole or absent. The least recently used entries go when all of
+An entry is written beside, flushed and renamed, which makes it whole or absent, and some of its images are held against
+their digests whenever it is used. The least recently used entries go when all of
 them together are larger than the limit, but none that this process reads: the training and the test images of a run do
 not drive each other out.
 """
@@ -29,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lca.data.decoding import LeftOut, Reading
+from lca.data.decoding import LeftOut, Reading, digest_of
 from lca.data.images import Images, packed
 from lca.errors import LcaError
-from lca.files import hash_json, write_json
+from lca.files import flush, hash_json, write_json
 from lca.progress import Progress
 
 FEWEST = 500
@@ -44,6 +45,8 @@ _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.
 """Names of what is ours in the folder; nothing else is ever touched."""
 _ABANDONED = 86400.0
 """Seconds after which an entry that was never finished is nobody's any more."""
+_SAMPLED = 50
+"""Images of an entry that are held against their digests whenever it is used."""
 _FACTS, _FACTS_KEPT = "facts.json", 100
 _in_use: WeakValueDictionary[str, Images] = WeakValueDictionary()
 """Entries whose memory maps this process holds: to remove them would free nothing."""
@@ -71,10 +74,12 @@ def folder() -> Path:
 def limit() -> float:
     """How many bytes all entries may have."""
     text = os.environ.get("LCA_CACHE_GB")
-    try:
-        return LIMIT if text is None else float(text) * 1e9
-    except ValueError:
-        raise LcaError(f"LCA_CACHE_GB must be a number of gigabytes, came {text!r}") from None
+    if text is None:
+        return LIMIT
+    with contextlib.suppress(ValueError):
+        if (gigabytes := float(text)) >= 0:
+            return gigabytes * 1e9
+    raise LcaError(f"LCA_CACHE_GB must be a number of gigabytes, 0 or more, came {text!r}")
 
 
 def key(files: Mapping[str, Sequence[Path]], working_size: int, progress: Progress) -> str:
@@ -119,7 +124,11 @@ def load(name: str, stamp: str = "") -> Reading | None:
         counts = {len(sizes), len(digests), len(several_frames), about["images"]}
         if about["format"] != _FORMAT or len(counts) > 1 or len(row) != _bytes(sizes):
             raise ValueError("the parts do not belong together")
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        pixels = packed(row, sizes)
+        for number in np.linspace(0, len(sizes) - 1, min(len(sizes), _SAMPLED), dtype=int).tolist():
+            if digest_of(pixels.image(number)) != digests[number].tobytes():
+                raise ValueError("these are not the pixels that were written")
+    except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError):
         shutil.rmtree(path, ignore_errors=True)  # what is left of one would be in the way of the next
         return None
     except OSError:
@@ -128,7 +137,7 @@ def load(name: str, stamp: str = "") -> Reading | None:
         if stamp and stamp != about.get("stamp"):
             write_json(path / "about.json", {**about, "stamp": stamp})
         os.utime(path / "about.json")
-    _in_use[name] = pixels = packed(row, sizes)
+    _in_use[name] = pixels
     return Reading(pixels, digests, several_frames, left_out)
 
 
@@ -155,14 +164,18 @@ def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> No
         left_out = {str(place): [each.what, each.reason] for place, each in reading.left_out.items()}
         about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out, "stamp": stamp}
         (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
+        for part in (*beside.iterdir(), beside):
+            flush(part)
         os.rename(beside, home / name)
+        flush(home)
     except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
         if not (home / name).exists():  # else another process was faster
             progress.warning(
                 f"decoded images could not be kept in {home} ({error.strerror or error}) and will be decoded in every "
                 "run; make room, or name another folder with LCA_CACHE"
             )
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def remove(name: str) -> None:
@@ -170,11 +183,11 @@ def remove(name: str) -> None:
     shutil.rmtree(folder() / name, ignore_errors=True)
 
 
-def remembered(what: str, find: Callable[[], Any]) -> Any:
-    """Something that takes a while to find, from the last time; the latest hundred are kept."""
+def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
+    """Something that takes a while to find, from the last time if that fits; the latest hundred are kept."""
     path = folder() / _FACTS
     facts = _json(path)
-    if what not in facts:
+    if not fits(facts.get(what)):
         facts = dict([*facts.items(), (what, find())][-_FACTS_KEPT:])
         with contextlib.suppress(OSError, LcaError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,18 +200,22 @@ def entries() -> list[Entry]:
     found = []
     for about in (each / "about.json" for each in _ours(_ENTRY)):
         try:
-            images = _json(about)["images"]
-            size = sum(each.stat().st_size for each in about.parent.iterdir())
-            found.append(Entry(about.parent, images, size, about.stat().st_mtime))
-        except (OSError, KeyError):
+            images = int(_json(about)["images"])
+            found.append(Entry(about.parent, images, _size([about.parent]), about.stat().st_mtime))
+        except (OSError, KeyError, TypeError, ValueError):
             continue
     return sorted(found, key=lambda entry: entry.used)
+
+
+def unfinished() -> int:
+    """Bytes of what is being written now, or was when a process was killed."""
+    return _size(_ours(_UNFINISHED))
 
 
 def clear() -> int:
     """Remove everything, also what was left half-written; returns the bytes that are free now."""
     paths = [*_ours(_ENTRY), *_ours(_UNFINISHED)]
-    size = sum(file.stat().st_size for path in paths for file in path.iterdir())
+    size = _size(paths)
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
     (folder() / _FACTS).unlink(missing_ok=True)
@@ -230,6 +247,10 @@ def _make_room(size: int) -> float:
         shutil.rmtree(entry.path, ignore_errors=True)
         total -= entry.bytes
     return 0.0
+
+
+def _size(folders: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for path in folders for file in path.iterdir())
 
 
 def _bytes(sizes: Tensor) -> int:

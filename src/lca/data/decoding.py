@@ -213,9 +213,14 @@ def _read(image: object, what: str, working_size: int) -> Decoded:
             pixels = _finish(image, working_size)
     else:
         pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
+    return Decoded(pixels, several_frames, digest_of(pixels))
+
+
+def digest_of(pixels: Tensor) -> bytes:
+    """Hash of the shape and pixels of an image."""
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=DIGEST)
     digest.update(pixels.numpy().data)
-    return Decoded(pixels, several_frames, digest.digest())
+    return digest.digest()
 
 
 def _open_file(path: Path, what: str) -> IO[bytes]:

@@ -165,8 +165,15 @@ def _near_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tu
     """Found once for large sets."""
     if len(train) < cache.FEWEST or not cache.limit():
         return near_copies(train, test, progress)
+
+    def fits(found: Any) -> bool:
+        try:
+            return all(0 <= one < len(train) and 0 <= two < len(test) for one, two in found)
+        except (TypeError, ValueError):
+            return False
+
     what = f"near copies {train.fingerprint()} {test.fingerprint()}"
-    return [(one, two) for one, two in cache.remembered(what, lambda: near_copies(train, test, progress))]
+    return [(one, two) for one, two in cache.remembered(what, lambda: near_copies(train, test, progress), fits)]
 
 
 def check_split(name: str, split: str) -> None:
