@@ -45,6 +45,11 @@ def test_files_that_do_not_fit(folder):
     (folder / "snow.npy").write_bytes((folder / "fog.npy").read_bytes()[:500])
     with pytest.raises(LcaError, match=r"snow\.npy cannot be read"):
         corrupted_files(folder, LABELS)
+    for damaged in (b"", b"junk" * 50, (folder / "fog.npy").read_bytes().replace(b"shape", b"sh(pe", 1)):
+        (folder / "snow.npy").write_bytes(damaged)
+        with pytest.raises(LcaError, match=r"snow\.npy cannot be read .*unpack the archive again") as caught:
+            corrupted_files(folder, LABELS)
+        assert "pickle" not in str(caught.value)
     (folder / "labels.npy").unlink()
     with pytest.raises(LcaError, match=r"there is no .*labels\.npy"):
         corrupted_files(folder, LABELS)
