@@ -7,7 +7,7 @@ from sklearn.metrics import accuracy_score
 
 from lca.errors import LcaError
 from lca.evaluation.stored import StoredAnswers, read_run
-from lca.files import save_tensors, write_json
+from lca.files import load_tensors, save_tensors, write_json
 
 # Tasks {cat, dog} and {owl, fox, elk}; 2, 3, 1, 2 and 1 test images.
 CLASSES, SIZES = ("cat", "dog", "owl", "fox", "elk"), [2, 3]
@@ -200,3 +200,38 @@ def test_what_is_no_finished_run_is_said(tmp_path):
     (tmp_path / "run" / "predictions.safetensors").write_bytes(b"")
     with pytest.raises(LcaError, match="has format 99"):
         read_run(tmp_path / "run")
+
+
+DATA = {"class_order": list(CLASSES), "task_sizes": SIZES}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        {"format": 1},
+        {"format": 1, "data": [], "branches": {"b": {}}},
+        {"format": 1, "data": {"class_order": list(CLASSES)}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"class_order": 5}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"task_sizes": ["2", "3"]}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"task_sizes": [2, 2]}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA, "branches": None},
+        {"format": 1, "data": DATA, "branches": {"lost": {}}},
+    ],
+)
+def test_damaged_results_are_refused(tmp_path, results):
+    write_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "results.json", results)
+    with pytest.raises(LcaError, match=r"results\.json"):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["labels", "1/b/prediction"])
+def test_predictions_that_do_not_fit_the_results_are_refused(tmp_path, name):
+    write_run(tmp_path / "run")
+    path = tmp_path / "run" / "predictions.safetensors"
+    tensors = load_tensors(path)
+    for damaged in ({name: tensors[name][1:]}, {name: tensors[name].new_full(tensors[name].shape, 5)}, {}):
+        save_tensors(path, {key: each for key, each in tensors.items() if key != name} | damaged)
+        with pytest.raises(LcaError, match=r"predictions\.safetensors"):
+            read_run(tmp_path / "run")

@@ -62,6 +62,13 @@ class StoredAnswers:
         right = [part["prediction"].long() == self.seen(task) for task, part in enumerate(self.after)]
         return Outcomes(self.classes, self.task_sizes, self.labels, right)
 
+    def fits(self) -> bool:
+        """Whether there is an answer about every image, and all of them and the labels name classes."""
+        answers = [part["prediction"] for part in self.after]
+        named = all(bool(((each >= 0) & (each < len(self.classes))).all()) for each in (self.labels, *answers))
+        whole = all(len(each) == len(self.seen(task)) for task, each in enumerate(answers))
+        return named and whole and sum(self.task_sizes) == len(self.classes)
+
     def seen(self, task: int) -> Tensor:
         """Labels of the test images of the classes that were learnt after a task."""
         return self.labels[self.labels < self._ends[task]]
@@ -145,14 +152,27 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     if not results_path.exists() or not predictions.exists():
         raise LcaError(f"{folder} {_what_is_missing(folder)}")
     results = read_json(results_path)
-    if (came := results.get("format")) != FORMAT:
+    came = results.get("format") if isinstance(results, dict) else None
+    if came != FORMAT:
         raise LcaError(f"{results_path} has format {came}, this version reads {FORMAT}")
-    tensors, data = load_tensors(predictions), results["data"]
+    tensors = load_tensors(predictions)
+    try:
+        found = _by_branch(results, tensors)
+        fit = all(each.fits() for each in found.values())
+    except (KeyError, TypeError):
+        fit = False
+    if not fit:
+        raise LcaError(f"{results_path} and {predictions.name} do not fit together; one was changed or damaged")
+    return results, found
+
+
+def _by_branch(results: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, StoredAnswers]:
+    data = results["data"]
     after = [
         {key.removeprefix(f"{task}/"): each for key, each in tensors.items() if key.startswith(f"{task}/")}
         for task in range(len(data["task_sizes"]))
     ]
-    return results, {
+    return {
         branch: StoredAnswers.of_branch(branch, data["class_order"], data["task_sizes"], tensors["labels"], after)
         for branch in results["branches"]
     }
