@@ -15,7 +15,7 @@ from lca.data.sources import load_source, read_card, sources
 from lca.data.streams import Stream
 from lca.data.verification import _check_tasks, verify
 from lca.errors import LcaError
-from lca.progress import Progress
+from lca.progress import Progress, QuietProgress
 
 FOLDERS = ("imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
 BIRDS = {"001.Albatross": (3, 2), "002.Bobolink": (2, 1), "010.Auklet": (1, 3)}
@@ -134,6 +134,21 @@ def test_a_broken_file_costs_a_line(tmp_path):
     assert wrong("vtab", tmp_path)  # another size than the card
     assert not any("cannot be read" in text for text in wrong("vtab", tmp_path))
     assert any("1 cannot be read" in text and str(bad) in text for text in wrong("vtab", tmp_path, open_images=True))
+
+
+@pytest.mark.parametrize("damage", ["missing", "broken"])
+def test_a_benchmark_of_which_files_are_gone_is_told_also_when_quiet(tmp_path, monkeypatch, damage, capsys):
+    trees.cub(tmp_path, {"001.A": (2, 2), "002.B": (2, 2)})
+    trees.shrink(monkeypatch, "cub200", 2, "official", train=4, test=4)
+    whole = read(f"cub200:{tmp_path}", QuietProgress())
+    assert whole.as_published
+    assert capsys.readouterr().err == ""
+    image = min((tmp_path / "CUB_200_2011" / "images" / "001.A").iterdir())
+    image.unlink() if damage == "missing" else image.write_text("broken")
+    assert read(f"cub200:{tmp_path}", QuietProgress()).as_published is False
+    told = capsys.readouterr().err
+    assert "is not the cub200 of the literature" in told
+    assert "expected 2 classes with 4 training and 4 test images, came 2 with 3 and 4" in told
 
 
 def test_the_place_may_come_from_the_environment(tmp_path, monkeypatch):

@@ -48,6 +48,7 @@ def test_a_finished_run(finished):
     assert sorted(results["data"]["class_order"]) == list("0123456789")
     assert results["data"]["train_images"] == [6] * 10
     assert results["data"]["near_copies"] is None, "nobody looked for them"
+    assert results["data"]["as_published"] is None, "no benchmark"
     assert list(results["branches"]) == ["none", "best"]
     assert [line["accuracies"] for line in log_of(finished, "evaluated")] == [
         [

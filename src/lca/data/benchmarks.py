@@ -355,16 +355,16 @@ def read_benchmark(name: str, argument: str, options: DataOptions, working_size:
                 f"{listing.root}: the {part} part has no images of {len(empty)} of {len(listing.classes)} classes: "
                 f"{some(empty)}; {again}"
             )
+    train, test = listing.read(working_size, progress)
     split = card["splits"][listing.split]
-    came = [len(listing.classes), *(sum(listing.counts(part)) for part in PARTS)]
-    whole = came == [card["classes"], split["train"], split["test"]]
-    if not whole:
+    came = [len(listing.classes), len(train), len(test)]
+    as_published = came == [card["classes"], split["train"], split["test"]]
+    if not as_published:
         progress.warning(
             f"CHECK: {listing.root} is not the {name} of the literature (split {listing.split}): expected "
             f"{card['classes']} classes with {split['train']} training and {split['test']} test images, came {came[0]} "
             f"with {came[1]} and {came[2]}. Do not compare numbers with published ones; {again}"
         )
-    train, test = listing.read(working_size, progress)
     return Source(
         f"{name}-{listing.split}" if len(card["splits"]) > 1 else name,
         train,
@@ -372,6 +372,7 @@ def read_benchmark(name: str, argument: str, options: DataOptions, working_size:
         min(card["tasks"], len(listing.classes)),
         ViewOptions.model_validate(card["view"]),
         task_sizes_of(card) if len(listing.classes) == card["classes"] else (),
+        as_published=as_published,
     )
 
 

@@ -44,6 +44,8 @@ class Source:
     """Classes of each of the literature's tasks, where they are not equal parts."""
     near_copies: int | None = None
     """Test images that look like training images, where that was looked for."""
+    as_published: bool | None = None
+    """Whether a benchmark has the classes and as many images as its card says."""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -362,4 +362,5 @@ def _describe(source: Source, stream: Stream) -> dict[str, Any]:
         "train_images": stream.train_counts(),
         "test_images": torch.bincount(labels, minlength=len(stream.classes)).tolist(),
         "near_copies": source.near_copies,
+        "as_published": source.as_published,
     }
