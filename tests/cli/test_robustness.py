@@ -140,9 +140,20 @@ def test_published_files(lca, model):
     sequences = model / "sequences"
     sequences.mkdir()
     (files / "tilt.npy").rename(sequences / "tilt.npy")
-    code, _, err = lca("robustness", "model", "photos", "--files", "published", "--kind", "c")
+    code, _, err = lca("robustness", "model", "photos", "--files", "published", "-q")
     assert code == 0
-    assert "only 1 corruptions are there; missing: gaussian_noise" in err
+    assert "missing corruptions: gaussian_noise, " in err
+    assert "every mean is over the others" in err
+    assert "sequences" not in err
+    code, _, err = lca("robustness", "model", "photos", "--files", "sequences", "--kind", "p", "-q")
+    assert code == 0
+    assert "missing sequences: gaussian_noise, shot_noise, " in err
+    assert "tilt" not in err
+    both = ("photos", "--files", "published", "--files", "sequences", "-q")
+    assert "missing" not in lca("robustness", "model", *both, "--only", "fog", "--only", "tilt")[2]
+    err = lca("robustness", "model", *both, "--only", "fog", "--only", "rotate")[2]
+    assert "missing sequences: rotate; " in err
+    assert "missing corruptions" not in err
     found = facts(lca, "photos", "--files", "published", "--files", "sequences")
     assert found["generated"] is False
     assert [found["corrupted"]["fog"][each] for each in "1234"] == [found["clean"]] * 4

@@ -80,16 +80,17 @@ def robustness(
         every_p |= found_p
         if "c" in kinds and (not found_p or (folder / "labels.npy").exists()):  # -P has no labels
             every_c |= corrupted_files(folder, images.labels)
-    corrupted = {name: make for name, make in every_c.items() if "c" in kinds and name in (names or corruptions.NAMES)}
-    perturbed = {
-        name: make for name, make in every_p.items() if "p" in kinds and name in (names or perturbations.STANDARD)
-    }
+    wanted_c = [name for name in names or corruptions.NAMES if "c" in kinds and name in corruptions.NAMES]
+    wanted_p = [name for name in names or perturbations.STANDARD if "p" in kinds and name in perturbations.NAMES]
+    corrupted = {name: make for name, make in every_c.items() if name in wanted_c}
+    perturbed = {name: make for name, make in every_p.items() if name in wanted_p}
     if not corrupted and not perturbed:
         where = ", ".join(map(str, files)) if files else "what was asked for"
         raise LcaError(f"{where} holds no corruption and no sequence to measure; look at --kind and --only")
-    if files and "c" in kinds and 0 < len(corrupted) < len(names or corruptions.NAMES):
-        missing = [name for name in names or corruptions.NAMES if name not in corrupted]
-        progress.warning(f"only {len(corrupted)} corruptions are there; missing: {', '.join(missing)}")
+    for what, wanted, every in (("corruptions", wanted_c, [*every_c]), ("sequences", wanted_p, [*every_p])):
+        missing = [name for name in wanted if name not in every]
+        if every and missing:
+            progress.warning(f"missing {what}: {', '.join(missing)}; every mean is over the others")
     frames = sum(make(torch.arange(1)).shape[1] for make in perturbed.values())
     with progress.task("robustness", 1 + len(corrupted) * len(severities) + frames) as advance:
         return measure(
