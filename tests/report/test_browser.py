@@ -101,3 +101,7 @@ def test_light_and_dark(page, tmp_path, dark):
         grey = image.convert("L")
     paper, (low, high) = grey.getpixel((2, 2)), grey.getextrema()
     assert (paper < 50, high > 200) == (True, True) if dark else (paper > 240, low < 60) == (True, True)
+    colours = "[document.body, ...document.querySelectorAll('figure')].map((each) => getComputedStyle(each).color)"
+    texts = "[...document.querySelectorAll('svg [id*=axis] text')].map((each) => getComputedStyle(each).fill)"
+    inks = answer(page, f"[...new Set([...{colours}, ...{texts}])].join(';')", scheme)
+    assert inks == ("rgb(230, 233, 238)" if dark else "rgb(29, 36, 48)"), "labels of axes as the text around them"

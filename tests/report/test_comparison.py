@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from packs import made, packed
 
 from lca.errors import LcaError
 from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison
-from lca.report.comparison import classifiers, difference, mean_ranks, places, student_interval
+from lca.report.comparison import classifiers, differences, mean_ranks, places, student_interval
 from lca.report.reading import Run, collect
+from packs import made, packed
 
 # After the first task 20 images are asked, after the second 40. Of `a` 18, 16, 20 are right, then 28, 26, 30.
 A = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]], 3: [[10, 10], [7, 7, 8, 8]]}
@@ -47,31 +47,31 @@ def test_mean_deviation_and_interval_over_seeds(pair):
 
 def test_differences_are_paired_by_seed(pair):
     a, b = pair
-    found = difference(b, a, "last")
+    found = differences(b, a)["last"]
     assert found.label == "b"
     assert found.measured.values == [-10.0, -10.0, -15.0]
     mean, deviation = -35 / 3, math.sqrt((2 * (5 / 3) ** 2 + (10 / 3) ** 2) / 2)
     half = T * deviation / math.sqrt(3)
     assert found.measured.interval == pytest.approx((mean - half, mean + half))
     assert found.clear, "from -18.8 to -4.5"
-    assert difference(a, b, "last").measured.mean == pytest.approx(-mean)
-    forgets = difference(b, a, "forgets").measured  # 40, 30, 30 minus 20, 20, 30
+    assert differences(a, b)["last"].measured.mean == pytest.approx(-mean)
+    forgets = differences(b, a)["forgets"].measured  # 40, 30, 30 minus 20, 20, 30
     assert forgets.values == [20.0, 10.0, 0.0]
-    assert not difference(b, a, "forgets").clear, "10 ± 24.8"
+    assert not differences(b, a)["forgets"].clear, "10 ± 24.8"
 
 
 def test_only_shared_seeds_with_the_same_tasks_are_paired():
     others = {2: B[2], 3: B[3], 4: B[1]}
     (rows,) = classifiers(runs(a=A, b=others)).values()
-    assert difference(rows[1], rows[0], "last").measured.values == [-10.0, -15.0]
+    assert differences(rows[1], rows[0])["last"].measured.values == [-10.0, -15.0]
     moved = Run("c", made({"default": B[1]}, seed=1, classes=["class 1", "class 0", "class 2", "class 3"]))
     (rows,) = classifiers([*runs(a=A), moved]).values()
-    assert difference(rows[1], rows[0], "last") is None, "another class order"
+    assert differences(rows[1], rows[0]) == {}, "another class order"
 
 
 def test_one_seed_without_predictions_has_a_difference_and_no_interval():
     (rows,) = classifiers(runs(a={1: A[1]}, b={1: B[1]})).values()
-    found = difference(rows[1], rows[0], "AA")
+    found = differences(rows[1], rows[0])["AA"]
     assert (found.measured.values, found.measured.interval) == ([-5.0], None)
     assert not found.clear
     assert rows[0].measured["last"].interval == wilson_interval(28, 40)

@@ -15,13 +15,13 @@ from PIL import Image
 
 import tiny
 from lca.errors import LcaError
-from lca.evaluation.resampling import seed_intervals
-from lca.evaluation.stored import read_run
+from lca.evaluation.resampling import paired_differences, seed_intervals
+from lca.evaluation.stored import StoredAnswers, read_run
 from lca.progress import Progress
 from lca.report import comparison
 from lca.report.confusions import confusions
-from lca.report.page import Report, pooled
-from lca.report.reading import collect
+from lca.report.page import Report, drift, pooled
+from lca.report.reading import Run, collect
 from lca.runs.experiment import run
 from lca.runs.sweep import expand, sweep
 from packs import made, packed
@@ -261,6 +261,27 @@ def test_reliability_of_several_runs_together():
         {"low": 0.0, "high": 50.0, "images": 4, "mean_probability": 25.0, "accuracy": 75.0}
     ]
     assert pooled([empty]) == empty
+
+
+def test_drift_by_hand():
+    after = [{"unknown": torch.tensor([1.0, 3.0])}, {"unknown": torch.tensor([2.0, 4.0, 7.0])}]
+    stored = StoredAnswers(("a", "b"), [1, 1], torch.tensor([0, 0, 1]), after)
+    (row,) = comparison.classifiers([Run("a", made({"default": [[1], [1, 1]]}, sizes=(1, 1)))])["digits"]
+    row.runs[0].__dict__["answers"] = {"default": stored}
+    assert drift(row) == [[2.0, 3.0], [7.0]], (
+        "the median of the first class's two images rises, the other has one image"
+    )
+
+
+def test_one_seed_is_compared_image_by_image(seeds):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    ((none, best),) = comparison.classifiers(collect([folder]).runs, 50).values()
+    answers = read_run(folder)[1]
+    expected = paired_differences(answers["none"].outcomes(), answers["best"].outcomes(), 50)
+    found = comparison.differences(none, best)
+    for column, name in comparison.METRICS.items():
+        assert (found[column].measured.mean, found[column].measured.interval) == expected[name]
+        assert found[column].measured.kind == comparison.IMAGES
 
 
 def test_one_task_and_one_class(tmp_path):

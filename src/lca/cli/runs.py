@@ -165,30 +165,11 @@ def show_command(
 
       lca show results/tune-best.json --pivot
     """
-    from lca.files import read_json
+    from lca.report.reading import collect
     from lca.report.tables import markdown as as_markdown
     from lca.report.tables import pivot_markdown, rows_of
 
-    pairs: list[tuple[str, Any]] = []
-    paths = [path.parent if path.name == "results.json" else path for path in paths]
-    if unfinished := [
-        str(path) for path in paths if (path / "recipe.yaml").exists() and not (path / "results.json").exists()
-    ]:
-        raise LcaError(f"not finished yet: {', '.join(unfinished)}")
-    runs = {path: read_json(path / "results.json") for path in paths if (path / "results.json").exists()}
-    recipes = [{**results["recipe"], "seed": None} for results in runs.values()]
-    alike = all(one == two for one in recipes for two in recipes if one["name"] == two["name"])
-    for path in paths:
-        if path in runs:  # runs of one name are seeds of one row, unless their recipes differ
-            pairs.append((runs[path]["recipe"]["name"] if alike else str(path), runs[path]))
-        else:
-            packed = read_json(path / "pack.json" if path.is_dir() else path)
-            if not isinstance(packed, dict) or "cells" not in packed:
-                raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
-            pairs += [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
-    if not pairs:
-        raise LcaError("there are no finished runs to show")
-    rows = rows_of(pairs)
+    rows = rows_of([(run.label, run.results) for run in collect(paths).runs])
     if pivot:
         print(pivot_markdown(rows), end="")
     elif markdown:

@@ -154,25 +154,32 @@ def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
     return found[0]
 
 
-def difference(one: Classifier, two: Classifier, column: str) -> Difference | None:
-    """One minus two on the same seeds, class orders and test images; None where they have none of them in common.
+def differences(one: Classifier, two: Classifier) -> dict[str, Difference]:
+    """One minus two by column, on the same seeds, class orders and test images; empty where they share none.
 
     From several seeds the interval is Student's, of the mean of the differences. From one seed it is a bootstrap of
     the test images, the same for both, where the predictions are at hand.
     """
-    firsts, seconds = one.values(column), two.values(column)
     others = {run.seed: run for run in two.runs}
-    shared = [run for run in one.runs if run.seed in firsts and run.seed in seconds and _alike(run, others[run.seed])]
-    values = [firsts[run.seed] - seconds[run.seed] for run in shared]
-    if not values:
-        return None
-    if len(values) > 1:
-        return Difference(one.label, Measured(values, student_interval(values), STUDENT))
-    answers = [run.answers.get(each.branch) for run, each in ((shared[0], one), (others[shared[0].seed], two))]
-    if answers[0] is None or answers[1] is None:
-        return Difference(one.label, Measured(values, None))
-    _, interval = paired_differences(answers[0].outcomes(), answers[1].outcomes(), one.draws)[METRICS[column]]
-    return Difference(one.label, Measured(values, interval, IMAGES))
+    shared = [run for run in one.runs if run.seed in others and _alike(run, others[run.seed])]
+    images = _by_images(one, two, shared[0], others[shared[0].seed]) if len(shared) == 1 else {}
+    found = {}
+    for column, name in METRICS.items():
+        firsts, seconds = one.values(column), two.values(column)
+        values = [firsts[run.seed] - seconds[run.seed] for run in shared if run.seed in firsts]
+        if len(values) > 1:
+            found[column] = Difference(one.label, Measured(values, student_interval(values), STUDENT))
+        elif values:
+            interval = images.get(name)
+            found[column] = Difference(one.label, Measured(values, interval, IMAGES if interval else ""))
+    return found
+
+
+def _by_images(one: Classifier, two: Classifier, first: Run, second: Run) -> Intervals:
+    if one.branch not in first.answers or two.branch not in second.answers:
+        return {}
+    mine, theirs = first.answers[one.branch].outcomes(), second.answers[two.branch].outcomes()
+    return {name: interval for name, (_, interval) in paired_differences(mine, theirs, one.draws).items()}
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float] | None:

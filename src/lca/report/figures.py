@@ -157,7 +157,8 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
     axes.bar(middles, shares, width, color=PALE, alpha=0.3, label="share of answers")
     axes.plot([0, 100], [0, 100], color=PALE, linestyle=":", label="calibrated")
     means, rights = ([each[key] for each in filled] for key in ("mean_probability", "accuracy"))
-    axes.plot(means, rights, color=PALETTE[0], marker="o", markersize=5, label="right")
+    sizes = [8 + 2 * share for share in shares]
+    axes.scatter(means, rights, sizes, color=PALETTE[0], label="right answers", zorder=3, clip_on=False)
     axes.set_xlabel("probability of the answer (%)")
     axes.set_ylabel("%")
     axes.set_xlim(0, 100)

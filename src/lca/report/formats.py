@@ -48,14 +48,9 @@ def _markdown_differences(rows: Sequence[Classifier], reference: Classifier) -> 
         ends = each.measured.interval
         return f"{each.measured.mean:+.1f}" + ("" if ends is None else f" ({ends[0]:+.1f} to {ends[1]:+.1f})")
 
-    return markdown_table(
-        ["classifier", *METRICS],
-        [
-            [markdown_text(row.label), *(cell(comparison.difference(row, reference, column)) for column in METRICS)]
-            for row in rows
-            if row is not reference
-        ],
-    )
+    found = {row.label: comparison.differences(row, reference) for row in rows if row is not reference}
+    lines = [[markdown_text(label), *(cell(each.get(column)) for column in METRICS)] for label, each in found.items()]
+    return markdown_table(["classifier", *METRICS], lines)
 
 
 def as_latex(found: Found) -> str:

@@ -83,17 +83,14 @@ class Report:
         }
 
     def _comparison(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
-        others = [row for row in rows if row is not reference]
-        table = {
-            row.label: {column: comparison.difference(row, reference, column) for column in METRICS} for row in others
-        }
-        drawn = [each["AA"] for each in table.values() if each["AA"] is not None]
+        table = {row.label: comparison.differences(row, reference) for row in rows if row is not reference}
+        drawn = [each["AA"] for each in table.values() if "AA" in each]
         shown = figures.forest(
             [each.label for each in drawn],
             [each.measured.mean for each in drawn],
             [each.measured.interval for each in drawn],
         )
-        kinds = {each.measured.kind for row in table.values() for each in row.values() if each is not None}
+        kinds = {each.measured.kind for row in table.values() for each in row.values()}
         return {
             "reference": reference.label,
             "table": table,
@@ -110,7 +107,7 @@ class Report:
         calibration = [each.calibration() for each in row.answers] or stored
         bins = pooled([each["reliability"] for each in calibration]) if calibration else []
         strangers = [each["unknown_detection"] for each in metrics if each.get("unknown_detection")]
-        drift = _drift(row)
+        moved = drift(row)
         robustness = {run.seed: run.robustness[row.branch] for run in row.runs if row.branch in run.robustness}
         radar = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: _by_kind(each) for seed, each in robustness.items()
@@ -128,7 +125,7 @@ class Report:
             "reliability": self._figure(f"{name}-reliability", figures.reliability_diagram(bins)) if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
-            "drift": self._figure(f"{name}-drift", figures.drift_curves(drift)) if drift else None,
+            "drift": self._figure(f"{name}-drift", figures.drift_curves(moved)) if moved else None,
             "robustness": robustness,
             "radar": self._figure(f"{name}-robustness", figures.radar(radar)) if robustness else None,
             "bytes": bytes_of(row.runs[0].results, row.branch),
@@ -264,24 +261,20 @@ def _classes(row: Classifier) -> list[dict[str, Any]]:
     ]
 
 
-def _drift(row: Classifier) -> list[list[float]]:
+def drift(row: Classifier) -> list[list[float]]:
     """The median unknown score of the test images of every task, after it and after each later task, mean over seeds.
     Empty where no scores were stored."""
     found = []
     for answers in row.answers:
         if not all("unknown" in part for part in answers.after):
             return []
-        ends = [sum(answers.task_sizes[: task + 1]) for task in range(len(answers.task_sizes))]
-        masks = [
-            (answers.labels < end) & (answers.labels >= end - size)
-            for end, size in zip(ends, answers.task_sizes, strict=True)
-        ]
-        found.append(
-            [
-                [float(part["unknown"][mask[: len(part["unknown"])]].median()) for part in answers.after[task:]]
-                for task, mask in enumerate(masks)
-            ]
-        )
+        end, lines = 0, []
+        for task, size in enumerate(answers.task_sizes):
+            own = (answers.labels >= end) & (answers.labels < end + size)
+            scores = [part["unknown"].double()[own[: len(part["unknown"])]] for part in answers.after[task:]]
+            lines.append([float(each.quantile(0.5)) for each in scores])
+            end += size
+        found.append(lines)
     return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
 
 
