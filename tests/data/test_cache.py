@@ -238,9 +238,9 @@ def test_near_copies_are_told_in_every_run_and_looked_for_once(tree, monkeypatch
         read(tree, monkeypatch, each)
     assert looked == [1]
     assert told[0].lines == told[1].lines
-    text = told[1].lines[-1]
-    assert text.startswith("1 test image(s) are near copies")
-    assert "test/cat/same.png looks like train/cat/same.png" in text
+    title, pair = told[1].lines[-2:]
+    assert title.startswith("1 test image nearly the same as training images")
+    assert pair == "  test/cat/same.png looks like train/cat/same.png"
     assert sources.load_source(DataOptions(source=f"folder:{tree}"), 0, 64, Progress()).near_copies == 1
     cache.clear()
     sources._decoded.clear()

@@ -113,10 +113,29 @@ def test_a_run_on_a_folder_is_told(split, tmp_path):
     for copy in range(8 if not split else 1):  # split by seed, some end on the other side
         compressed(pictures[0 if split else 2]).save(tmp_path / where[0] / f"copy{copy}.png")
     load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, told)
-    assert "near copies of training images" in told.lines[-1]
+    assert any("nearly the same as training images" in line for line in told.lines)
     assert "looks like" in told.lines[-1]
     if split:
         assert "test/a/copy0.png looks like train/a/0.png" in told.lines[-1]
+
+
+def test_copies_have_names_also_where_files_were_left_out(tmp_path):
+    for number, picture in enumerate(photographs()):
+        path = tmp_path / ("train", "test")[number % 2] / "ab"[number // 10] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+    for part, number in (("train", "00"), ("test", "01")):
+        (tmp_path / part / "a" / f"{number}.png").write_text("broken")
+    for number in ("02", "04"):
+        compressed(Image.open(tmp_path / "train" / "a" / f"{number}.png")).save(
+            tmp_path / "test" / "b" / f"{number}.png"
+        )
+    told = Told()
+    load_source(DataOptions(source=f"folder:{tmp_path}"), 0, 64, told)
+    assert told.lines[-2:] == [
+        "  test/b/02.png looks like train/a/02.png",
+        "  test/b/04.png looks like train/a/04.png",
+    ]
 
 
 class Told(Progress):

@@ -153,6 +153,56 @@ def test_a_broken_test_image_ends_nothing(tmp_path):
     assert str(bad) in lines[1]
 
 
+def test_a_class_whose_readable_images_all_fell_into_the_test_part_is_learnt(tmp_path):
+    """A class of one whole and one broken file is a class of one image, on whichever side the broken one fell."""
+    for name in "abcdefgh":
+        fill(tmp_path / name, 2, ord(name))
+        (tmp_path / name / "001.png").write_text("broken")
+    fill(tmp_path / "z", 10, ord("z"))
+    source, lines = told(tmp_path)
+    assert counts(source.train)[:8] == [1] * 8
+    assert counts(source.train)[8:] == counts(read(tmp_path).train)[8:] == [8]
+    assert lines[0] == "8 files or images left out:"
+    assert sum("001.png" in line for line in lines) == 8
+    assert "classes without a test image, which no accuracy is about: a, b, c, d, e and 3 more" in lines
+
+
+def test_a_test_part_of_broken_files_only_is_drawn_again(tmp_path):
+    fill(tmp_path / "a", 1, 1)
+    fill(tmp_path / "b", 3, 2)
+    ((_, number),) = identities(read(tmp_path).test)
+    (tmp_path / "b" / f"{number:03}.png").write_text("broken")
+    source = read(tmp_path)
+    assert (counts(source.train), counts(source.test)) == ([1, 1], [0, 1])
+
+
+def test_classes_without_test_images_are_told(tmp_path):
+    fill(tmp_path / "one", 1)
+    fill(tmp_path / "two", 2)
+    assert "classes without a test image, which no accuracy is about: one" in told(tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [("train", "val"), ("Train", "Test"), ("TRAIN", "validation"), ("train", "Valid")]
+)
+def test_other_names_of_the_parts(tmp_path, train, test):
+    for number, name in enumerate("ab"):
+        fill(tmp_path / train / name, 4, number)
+        fill(tmp_path / test / name, 2, 100 + number)
+    source = read(tmp_path)
+    assert source.classes == ("a", "b")
+    assert (counts(source.train), counts(source.test)) == ([4, 4], [2, 2])
+
+
+def test_a_third_part_is_told(tmp_path):
+    for part in ("train", "test", "val"):
+        for number, name in enumerate("ab"):
+            fill(tmp_path / part / name, 2, number + len(part))
+    source, lines = told(tmp_path)
+    assert (counts(source.train), counts(source.test)) == ([2, 2], [2, 2])
+    assert f"  {tmp_path / 'val'} is neither the training part nor the test part" in lines
+
+
 def test_what_is_odd_is_told(tmp_path):
     for part in ("train", "test"):
         for name in ("a", "A"):

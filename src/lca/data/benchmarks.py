@@ -51,7 +51,7 @@ class Listing:
         """The training and the test images."""
         if self.arrays:
             return self.arrays["train"], self.arrays["test"]
-        train, test = (read_files(self.files[part], working_size, progress, self.report, True) for part in PARTS)
+        train, test = (read_files(self.files[part], working_size, progress, self.report, True)[0] for part in PARTS)
         if self.report.read:  # else all of it was told before
             for line in self.report.lines():
                 progress.line(line)

@@ -7,15 +7,13 @@ only pictures with a common quarter are compared.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lca.data.images import Images, ImageSet
+from lca.data.images import Images
 from lca.progress import Progress
 
 BITS, QUARTERS = 3, 4
@@ -67,21 +65,3 @@ def _described(images: Images, progress: Progress) -> tuple[np.ndarray, Tensor]:
     cells = interpolate(grey[:, None], (8, 9), mode="bilinear", antialias=True)[:, 0]
     brighter = (cells[:, :, :-1] > cells[:, :, 1:]).flatten(1).numpy()
     return np.packbits(brighter, axis=1).view(np.uint64)[:, 0], grey.flatten(1)
-
-
-def told_copies(
-    pairs: Sequence[tuple[int, int]], train: ImageSet, test: ImageSet, files: tuple[list[Path], list[Path]]
-) -> list[str]:
-    """What a user should know of test images that look like training images; the files are those of all images."""
-    if not pairs:
-        return []
-
-    def name(images: ImageSet, paths: list[Path], number: int) -> str:
-        if len(paths) == len(images):  # else some could not be read, and the numbers do not fit
-            return str(Path(*paths[number].parts[-3:]))
-        return f"an image of {images.classes[int(images.labels[number])]}"
-
-    one, two = pairs[0]
-    example = f"{name(test, files[1], two)} looks like {name(train, files[0], one)}"
-    count = len(pairs)
-    return [f"{count} test image(s) are near copies of training images, which flatters accuracies; {example}"]

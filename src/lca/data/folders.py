@@ -58,6 +58,10 @@ class ReadingReport:
     """Names that look the same and were read as one class: they differ in how Unicode writes an accented letter."""
     case_only: list[list[str]] = field(default_factory=list)
     """Classes whose names differ only in upper and lower case; they stay different classes."""
+    untested: list[str] = field(default_factory=list)
+    """Classes without any test image."""
+    near_copies: list[str] = field(default_factory=list)
+    """Which test image looks like which training image, in words."""
     several_frames: int = 0
     """Animated images and files of several pages, of which the first was taken."""
     copies: dict[bytes, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list), repr=False)
@@ -92,6 +96,7 @@ class ReadingReport:
             NAMED_LEFT_OUT,
         )
         line("classes without a readable image, left out", self.empty_classes)
+        line("classes without a test image, which no accuracy is about", self.untested)
         block(
             "CHECK: names that differ only in case are different classes; if one is meant, give it one name:",
             [_some([repr(name) for name in group]) for group in self.case_only],
@@ -107,6 +112,11 @@ class ReadingReport:
         if self.several_frames:
             lines.append(f"{self.several_frames} animated or of several pages; the first of each counts")
         line(f"{_count(self.other_files, 'other file')} passed over", self.other_files)
+        block(
+            f"{_count(self.near_copies, 'test image')} nearly the same as training images, which flatters accuracies:",
+            self.near_copies,
+            NAMED_LEFT_OUT,
+        )
         return lines
 
     def as_json(self) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from lca.config import DataOptions, ViewOptions
 from lca.data.benchmarks import PARTS, some
 from lca.data.decoding import FORMATS, ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, class_name, image_set, labelled
-from lca.data.sources import Source, read_card, seeded_split, settings, sources
+from lca.data.sources import (
+    TEST_NAMES,
+    Source,
+    found_copies,
+    read_card,
+    seeded_split,
+    settings,
+    sources,
+    without_images,
+)
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -29,7 +38,7 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
     given = settings(rest, dict.fromkeys(HF_SETTINGS), "hf:uoft-cs/cifar100,label=fine_label")
     splits = _load_hugging_face(name, given.get("config"))
     train = _chosen(splits, given.get("train"), ("train",), f"{name}: split", "train")
-    test = given.get("test") or next((each for each in ("test", "validation", "valid", "val") if each in splits), None)
+    test = given.get("test") or next((each for each in TEST_NAMES if each in splits), None)
     if test is not None and test not in splits:
         raise LcaError(f"{name}: there is no split {test!r}; it has {', '.join(splits)}")
     features = splits[train].features
@@ -64,12 +73,17 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
     present = {each for _, each in kept[0]}
     if empty := [each for each in classes if each not in present]:
         raise LcaError(f"{name}: no readable training images of {len(empty)} of {len(classes)} classes: {some(empty)}")
-    for line in report.lines():
-        progress.line(line)
     card = read_card("hf")
     learnt, tested = (image_set(each.pixels, own, classes) for each, own in zip(readings, kept, strict=True))
+    copies = found_copies(learnt, tested, progress)
+    report.untested = without_images(tested)
+    report.near_copies = [f"an image of {kept[1][two][1]} looks like one of {kept[0][one][1]}" for one, two in copies]
+    for line in report.lines():
+        progress.line(line)
     view = ViewOptions.model_validate(card["view"])
-    return Source(f"hf:{Path(name).name}", learnt, tested, min(card["tasks"], len(classes)), view)
+    return Source(
+        f"hf:{Path(name).name}", learnt, tested, min(card["tasks"], len(classes)), view, near_copies=len(copies)
+    )
 
 
 def _load_hugging_face(name: str, config: str | None) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ are permutations. The benchmarks of the literature are in `benchmarks.py`.
 
 import os
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,8 +18,8 @@ import yaml
 
 from lca.config import DataOptions, ViewOptions
 from lca.data import cache
-from lca.data.decoding import ImageLike, Reading, read_together, unreadable_images
-from lca.data.duplicates import near_copies, told_copies
+from lca.data.decoding import LeftOut, Reading, name_of, read_together, unreadable_images
+from lca.data.duplicates import near_copies
 from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, image_set, labelled
 from lca.data.images import ImageSet, Pixels
 from lca.errors import LcaError
@@ -28,6 +29,10 @@ from lca.randomness import generator
 from lca.registry import Registry
 
 T = TypeVar("T")
+Read = tuple[ImageSet, list[Path]]
+"""Images and the file of each."""
+TEST_NAMES = ("test", "validation", "valid", "val")
+"""What a part for testing is called; the first that is there is taken."""
 
 
 @dataclass(frozen=True)
@@ -114,29 +119,32 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
 
 @sources.register("folder")
 def folder(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
-    """`folder:PATH` (`$NAME` and `~` are expanded): class folders, below `train` and `test` or split by seed."""
+    """`folder:PATH` (`$NAME` and `~` are expanded): class folders, below `train` and `test` (or `val`) or split by
+    seed."""
     root = Path(os.path.expandvars(argument)).expanduser()
     if not argument or not root.is_dir():
         raise LcaError(f"data.source folder:PATH needs a folder with one folder per class; {str(root)!r} is none")
-    split = (root / "train").is_dir() and (root / "test").is_dir()
     report = ReadingReport()
-    listing = {
-        part: class_files(root / part if split else root, report) for part in (("train", "test") if split else ("all",))
-    }
+    parts = _parts(root, report)
+    listing = {part: class_files(path, report) for part, path in (parts or {"all": root}).items()}
     classes = sorted({name for part in listing.values() for name in part})
     for part, files in listing.items():
         if missing := [name for name in classes if name not in files]:
             raise LcaError(
-                f"{root / part}: no folder for the classes {missing[:5]}, which the other part has; add it, or remove "
+                f"{parts[part]}: no folder for the classes {missing[:5]}, which the other part has; add it, or remove "
                 "the other"
             )
         if empty := [name for name in classes if not files[name]]:
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
-    if not split:
-        listing = seeded_split(listing["all"], options.test_share, options.split_seed)
-    train = read_files(listing["train"], working_size, progress, report, complete=True)
-    test = read_files(listing["test"], working_size, progress, report, complete=split)
+    if parts:
+        (train, learnt), (test, tested) = (
+            read_files(listing[part], working_size, progress, report, True) for part in parts
+        )
+    else:
+        (train, learnt), (test, tested), report = _split_and_read(
+            listing["all"], options, working_size, progress, report
+        )
     if len(classes) < 2:
         count = len(train) + len(test)
         raise LcaError(
@@ -147,10 +155,11 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             f"{root} holds {len(train)} images of {len(classes)} classes, none of which has two: there would be "
             "nothing to test on; add images, or a folder of test images beside one of training images (train/, test/)"
         )
-    copies = _near_copies(train, test, progress)
+    copies = found_copies(train, test, progress)
+    report.untested = without_images(test)
+    report.near_copies = [f"{_short(tested[two])} looks like {_short(learnt[one])}" for one, two in copies]
     if report.read:  # else all of it was told before in this process
-        every = {part: [path for paths in listing[part].values() for path in paths] for part in ("train", "test")}
-        for line in [*report.lines(), *told_copies(copies, train, test, (every["train"], every["test"]))]:
+        for line in report.lines():
             progress.line(line)
     card = read_card("folder")
     return Source(
@@ -163,8 +172,54 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     )
 
 
-def _near_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tuple[int, int]]:
-    """Found once for large sets."""
+def _parts(root: Path, report: ReadingReport) -> dict[str, Path]:
+    """The folders of the training and of the test images, if there are both; the report is told of others."""
+    folders = {path.name.casefold(): path for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] != "."}
+    test = next((folders[name] for name in TEST_NAMES if name in folders), None)
+    if test is None or "train" not in folders:
+        return {}
+    parts = {"train": folders["train"], "test": test}
+    others = [path for path in folders.values() if path not in parts.values()]
+    report.left_out += [LeftOut(name_of(path), "is neither the training part nor the test part") for path in others]
+    return parts
+
+
+def _split_and_read(
+    files: dict[str, list[Path]], options: DataOptions, working_size: int, progress: Progress, report: ReadingReport
+) -> tuple[Read, Read, ReadingReport]:
+    """A seeded split, read. Broken files do not move it, unless they leave a class nothing to learn or nothing at all
+    to test on: then the readable images alone are split."""
+    untouched = deepcopy(report)
+    listing = seeded_split(files, options.test_share, options.split_seed)
+    train, test = (read_files(listing[part], working_size, progress, report, False) for part in listing)
+    lacking = without_images(train[0]) if len(test[0]) else [*files]
+    broken = {name: _broken(files[name], working_size) for name in lacking}
+    if not any(broken.values()):
+        return train, test, report
+    readable = {name: [path for path in files[name] if path not in broken.get(name, ())] for name in files}
+    listing = seeded_split(readable, options.test_share, options.split_seed)
+    for name, paths in broken.items():
+        listing["train"][name] += paths  # to be told
+    train = read_files(listing["train"], working_size, progress, untouched, True)
+    return train, read_files(listing["test"], working_size, progress, untouched, False), untouched
+
+
+def _broken(paths: list[Path], working_size: int) -> list[Path]:
+    return [paths[place] for place in read_together(paths, working_size, Progress()).left_out]
+
+
+def without_images(images: ImageSet) -> list[str]:
+    """The classes of which there is none."""
+    counts = torch.bincount(images.labels, minlength=len(images.classes)).tolist()
+    return [name for name, count in zip(images.classes, counts, strict=True) if not count]
+
+
+def _short(path: Path) -> Path:
+    return Path(*path.parts[-3:])
+
+
+def found_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tuple[int, int]]:
+    """Test images that look like training images: pairs of (training, test). Found once for large sets."""
     if len(train) < cache.FEWEST or not cache.limit():
         return near_copies(train, test, progress)
 
@@ -207,13 +262,13 @@ def seeded_split(files: dict[str, list[T]], test_share: float, seed: int) -> dic
     return {"train": train, "test": test}
 
 
-_decoded: dict[str, ImageSet] = {}
+_decoded: dict[str, Read] = {}
 """What was read last, so that the cells of a sweep do not decode the same files again."""
 
 
 def read_files(
     files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
-) -> ImageSet:
+) -> Read:
     """The decoded files of every class, from memory if they were read before and have not changed. A broken file is
     left out; where the set has to be complete, a class without any readable file is an error."""
     stamp = cache.stamp_of(files, working_size)
@@ -221,17 +276,18 @@ def read_files(
     if key not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
-        pairs: list[tuple[ImageLike, str]] = [(path, name) for name, paths in files.items() for path in paths]
+        pairs = [(path, name) for name, paths in files.items() for path in paths]
         reading = _kept_or_decoded(files, working_size, progress, stamp)
         images = labelled(pairs, reading, report)
-        if pairs and not images:
+        if complete and not images:
             raise unreadable_images(report.left_out)
         present = {name for _, name in images}
-        unreadable = [name for name, paths in files.items() if paths and name not in present]
+        unreadable = [name for name, own in files.items() if own and name not in present]
         if complete and unreadable:
             named = "; ".join(map(str, report.left_out[:5]))
             raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
-        _decoded[key] = image_set(reading.pixels, images, tuple(files))
+        paths = [path for place, (path, _) in enumerate(pairs) if place not in reading.left_out]
+        _decoded[key] = image_set(reading.pixels, images, tuple(files)), paths
     return _decoded[key]
 
 
