@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 import tiny
+from lca.errors import LcaError
 from lca.progress import Progress
+from lca.robustness.scores import RobustnessScores
 
 
 @pytest.fixture
@@ -104,6 +106,89 @@ def test_a_table_a_file_and_a_radar(lca, model):
     assert re.search(r"mFR +(100\.0 %|- \(the other never flips: tilt\))", out)
     with Image.open(model / "radar.png") as picture:
         assert picture.size == (1200, 900)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The radars that were drawn, as figures."""
+    figures = []
+    monkeypatch.setattr("lca.report.figures.save", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def test_the_radar_shows_both_models_and_where_the_damage_is_from(lca, model, drawn):
+    """Also where the file is named after the model."""
+    words = ("photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
+    theirs = facts(lca, *words, "--out", "model.json")
+    theirs["corrupted"] = {name: {"5": 10.0} for name in theirs["corrupted"]}
+    (model / "model.json").write_text(json.dumps(theirs))
+    assert lca("robustness", "model", *words, "--against", "model.json", "--radar", "radar.png")[0] == 0
+    (model / "model.json").write_text(json.dumps({**theirs, "generated": False}))
+    assert lca("robustness", "model", *words, "--against", "model.json", "--radar", "radar.png")[0] == 0
+    alike, unlike = (figure.axes[0] for figure in drawn)
+    assert alike.get_title() == "accuracy on damaged images (%), generated"
+    assert unlike.get_title() == "accuracy on damaged images (%), generated against published files"
+    ours, other = alike.lines
+    assert [ours.get_label(), other.get_label()] == ["model", "model.json"]
+    assert list(other.get_ydata()) == [10.0] * 4
+    assert min(ours.get_ydata()) > 10
+
+
+def test_what_only_one_model_was_asked_is_not_in_the_radar(lca, model, drawn):
+    kinds = [word for name in ("fog", "pixelate", "frost", "contrast") for word in ("--only", name)]
+    facts(lca, "photos", *kinds, "--only", "tilt", "--severity", "5", "--out", "one.json")
+    words = ("photos", *kinds, "--only", "brightness", "--kind", "c", "--severity", "5")
+    code, _, err = lca("robustness", "model", *words, "--against", "one.json", "--radar", "radar.png", "-q")
+    assert code == 0
+    assert "the radar leaves out what only one of the two was asked: brightness, tilt, frames\n" in err
+    assert len(drawn[0].axes[0].get_xticklabels()) == 4
+
+
+@pytest.fixture
+def unasked(monkeypatch):
+    """Asking a model anything is a failure."""
+    monkeypatch.setattr("lca.classifier.ContinualClassifier.logits", lambda *_: pytest.fail("measured in vain"))
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_measuring(lca, model, unasked):
+    (model / "other.json").write_text(json.dumps(RobustnessScores(50.0, 12, True, {"fog": {5: 40.0}}).as_json()))
+    three = ("--only", "fog", "--only", "pixelate", "--only", "tilt")
+    for words, message in (
+        ((*three, "--out", "other.json/one.json"), "other.json/one.json cannot be written"),
+        ((*three, "--out", "photos"), "photos cannot be written"),
+        ((*three, "--radar", "other.json/radar.png"), "other.json/radar.png cannot be written"),
+        ((*three, "--radar", "radar.xyz"), "--radar takes a name that ends with .png, .svg or .pdf; came radar.xyz"),
+        (
+            ("--only", "fog", "--only", "pixelate", "--radar", "r.png"),
+            "three kinds of damage or more; here fog, pixelate",
+        ),
+        (("--only", "tilt", "--against", "other.json", "--radar", "r.png"), "three kinds of damage or more; here none"),
+    ):
+        code, _, err = lca("robustness", "model", "photos", *words, "-q")
+        assert code == 2, words
+        assert message in err
+    assert not list(model.glob("r*.png"))
+
+
+def test_numbers_are_printed_though_they_cannot_be_stored_or_drawn(lca, model, monkeypatch):
+    def full(*_, **__):
+        raise LcaError("no room")
+
+    monkeypatch.setattr("lca.files.write_atomic", full)
+    monkeypatch.setattr("lca.report.figures.save", full)
+    words = ("photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
+    for output in (("--out", "one.json"), ("--radar", "radar.png")):
+        code, out, err = lca("robustness", "model", *words, *output)
+        assert code == 2
+        assert "no room" in err
+        assert "accuracy c" in out
+
+
+def test_folders_of_outputs_are_made(lca, model):
+    words = ("photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
+    assert lca("robustness", "model", *words, "--out", "new/a/one.json", "--radar", "new/b/radar.svg")[0] == 0
+    assert (model / "new/a/one.json").exists()
+    assert "generated" in (model / "new/b/radar.svg").read_text()
 
 
 def test_flips_beside_another_model(lca, model):

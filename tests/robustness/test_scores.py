@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lca.errors import LcaError
 from lca.robustness.scores import RobustnessScores, accuracy, measure, sequence_scores
 
 
@@ -80,6 +81,22 @@ def test_numbers_from_before_there_was_a_second_flip_rate_are_read():
     old = perturbed(tilt=10.0)
     assert RobustnessScores.from_json(old.as_json()) == old
     assert (old.flip_rate, old.flip_rate_previous) == (10, None)
+
+
+def test_damaged_numbers_are_refused():
+    """When they are read, not after a model was measured against them."""
+    good = perturbed(tilt=10.0).as_json() | {"corrupted": {"fog": {"5": 50.0}}}
+    RobustnessScores.from_json(good)
+    for damage in (
+        {"clean": "high"},
+        {"corrupted": {"fog": {}}},
+        {"corrupted": {"fog": {"5": None}}},
+        {"perturbed": {"tilt": 3}},
+        {"perturbed": {"tilt": {"accuracy": 50.0}}},
+        {"perturbed": {"tilt": {"accuracy": 50.0, "flips": [1]}}},
+    ):
+        with pytest.raises(LcaError, match="this is another file"):
+            RobustnessScores.from_json(good | damage)
 
 
 def test_sequences_come_in_pieces_that_fit_into_memory(monkeypatch):

@@ -1,5 +1,7 @@
 """The verb for robustness: a model on damaged images."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +40,9 @@ def robustness_command(
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="Compare with the JSON of another model.")
     ] = None,
-    radar: Annotated[Path | None, typer.Option("--radar", metavar="PNG", help="Draw accuracies by kind.")] = None,
+    radar: Annotated[
+        Path | None, typer.Option("--radar", metavar="FILE", help="Draw accuracies by kind: a .png, .svg or .pdf.")
+    ] = None,
     as_json: AsJson = False,
     branch: Branch = None,
     weights: Weights = None,
@@ -79,6 +83,12 @@ def robustness_command(
     theirs = None if against is None else read_json(against)
     other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
+    _check_outputs(out, radar)
+
+    def planned(kinds: Sequence[str]) -> None:
+        if radar is not None:
+            _check_radar(kinds, kinds if other is None else [*other.by_kind()], progress)
+
     learner = load_model(model, device, weights, choose_progress(quiet=True))  # one bar for all, none for each batch
     images = _images(data, learner, progress)
     if limit is not None and limit < len(images):
@@ -96,6 +106,7 @@ def robustness_command(
         branch=branch,
         files=files,
         progress=progress,
+        planned=planned,
     )
     facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": branch or learner.branch}
     if theirs is not None and other is not None:
@@ -105,11 +116,34 @@ def robustness_command(
             progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
         facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
         facts["flip_ratios"] = scores.flip_ratios(other)
-    if out is not None:
-        write_json(out, facts)
+    try:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, facts)
+    finally:  # a full disk does not lose what was measured
+        print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
     if radar is not None:
         _draw(scores, other, radar, model, against)
-    print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
+
+
+def _check_outputs(out: Path | None, radar: Path | None) -> None:
+    """Refuse now what could not be written after the measurement."""
+    if radar is not None and radar.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise LcaError(f"--radar takes a name that ends with .png, .svg or .pdf; came {radar}")
+    for path in (out, radar):
+        if path is not None:
+            folder = next(each for each in path.absolute().parents if each.exists())
+            if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise LcaError(f"{path} cannot be written: name a file in a folder that takes one")
+
+
+def _check_radar(ours: Sequence[str], theirs: Sequence[str], progress: Any) -> None:
+    """Refuse a radar with too few axes, and tell which kinds of damage have none."""
+    shown = [kind for kind in ours if kind in theirs]
+    if len(shown) < 3:
+        raise LcaError(f"a radar needs three kinds of damage or more; here {', '.join(shown) or 'none'} can be drawn")
+    if left := [kind for kind in (*ours, *theirs) if kind not in shown]:
+        progress.warning(f"the radar leaves out what only one of the two was asked: {', '.join(left)}")
 
 
 def _images(data: str, learner: Any, progress: Any) -> Any:
@@ -131,14 +165,14 @@ def _images(data: str, learner: Any, progress: Any) -> Any:
 def _print(scores: Any, other: Any) -> None:
     """A table: every kind of damage, then the means; beside another model's numbers if there are any."""
     from lca.robustness.perturbations import NOISE
+    from lca.robustness.scores import along
 
     def line(what: str, value: float | None, beside: float | None, more: str = "") -> None:
         if value is not None:
             against = "" if other is None or beside is None else f"   other {beside:5.1f}   {value - beside:+5.1f}"
             print(f"{what:<24}{value:5.1f} %{against}{more}")
 
-    where = "generated" if scores.generated else "published files"
-    print(f"{scores.images} images, {where}; accuracies")
+    print(f"{scores.images} images, {scores.where}; accuracies")
     line("clean", scores.clean, other and other.clean)
     theirs = {} if other is None else other.by_corruption()
     for name, mean in scores.by_corruption().items():
@@ -152,7 +186,7 @@ def _print(scores: Any, other: Any) -> None:
             more += f" (from frame to frame {own['flips_previous']:.1f} %)"
         if (ratio := ratios.get(name)) is not None:
             more += f", {ratio:.0f} % of the other's"
-        line(f"{name}, frames", own["accuracy"], beside.get("accuracy"), more)
+        line(along(name), own["accuracy"], beside.get("accuracy"), more)
     for what in ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "flip_rate_previous", "score"):
         line(what.replace("_", " "), getattr(scores, what), other and getattr(other, what))
     if ratios:
@@ -164,11 +198,8 @@ def _print(scores: Any, other: Any) -> None:
 def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None) -> None:
     from lca.report.figures import robustness_radar
 
-    def by_kind(each: Any) -> dict[str, float]:
-        frames = {f"{name}, frames": values["accuracy"] for name, values in each.perturbed.items()}
-        return {**each.by_corruption(), **frames}
-
-    models = {model.name: by_kind(scores)}
+    models, where = {model.name: scores.by_kind()}, [scores.where]
     if other is not None and against is not None:
-        models[against.stem] = by_kind(other)
-    robustness_radar(models, path, "accuracy on damaged images (%)")
+        models[against.name if against.stem == model.name else against.stem] = other.by_kind()
+        where += [other.where] * (other.where != scores.where)
+    robustness_radar(models, path, f"accuracy on damaged images (%), {' against '.join(where)}")

@@ -16,7 +16,7 @@ from lca.robustness import corruptions, perturbations
 from lca.robustness.corruptions import corrupt
 from lca.robustness.official import corrupted_files, perturbed_files
 from lca.robustness.perturbations import perturb
-from lca.robustness.scores import RobustnessScores, measure
+from lca.robustness.scores import RobustnessScores, along, measure
 
 
 def prepared(images: ImageSet, model: ContinualClassifier) -> tuple[Tensor, float]:
@@ -41,11 +41,13 @@ def robustness(
     branch: str | None = None,
     files: Sequence[Path] = (),
     progress: Progress | None = None,
+    planned: Callable[[Sequence[str]], None] = lambda kinds: None,
 ) -> RobustnessScores:
     """Score a model on labelled images whose classes it knows.
 
     `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, folders with the
-    published arrays for these very images, in their order, they are read instead of generated.
+    published arrays for these very images, in their order, they are read instead of generated. `planned` is told what
+    is going to be measured, in the words of `RobustnessScores.by_kind`; what it raises ends it.
     """
     if unknown := [name for name in images.classes if name not in model.classes]:
         raise LcaError(f"the model never learnt {unknown[0]!r}; it knows {', '.join(model.classes[:5])}, ...")
@@ -91,6 +93,7 @@ def robustness(
         missing = [name for name in wanted if name not in every]
         if every and missing:
             progress.warning(f"missing {what}: {', '.join(missing)}; every mean is over the others")
+    planned([*corrupted, *map(along, perturbed)])
     frames = sum(make(torch.arange(1)).shape[1] for make in perturbed.values())
     with progress.task("robustness", 1 + len(corrupted) * len(severities) + frames) as advance:
         return measure(

@@ -53,6 +53,15 @@ class RobustnessScores:
         """Mean over severities."""
         return {name: sum(each.values()) / len(each) for name, each in self.corrupted.items()}
 
+    def by_kind(self) -> dict[str, float]:
+        """Accuracy by corruption and, as `NAME, frames`, by sequence."""
+        return {**self.by_corruption(), **{along(name): each["accuracy"] for name, each in self.perturbed.items()}}
+
+    @property
+    def where(self) -> str:
+        """Where the damage comes from, in words."""
+        return "generated" if self.generated else "published files"
+
     @property
     def accuracy_c(self) -> float | None:
         return _mean(self.by_corruption().values())
@@ -110,10 +119,24 @@ class RobustnessScores:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RobustnessScores":
         try:
-            corrupted = {name: {int(k): v for k, v in each.items()} for name, each in content["corrupted"].items()}
-            return cls(content["clean"], content["images"], content["generated"], corrupted, dict(content["perturbed"]))
-        except (KeyError, AttributeError, TypeError, ValueError):
+            corrupted = {
+                name: {int(severity): float(value) for severity, value in each.items()}
+                for name, each in content["corrupted"].items()
+            }
+            perturbed = {
+                name: {what: float(value) for what, value in each.items()}
+                for name, each in content["perturbed"].items()
+            }
+            scores = cls(float(content["clean"]), content["images"], content["generated"], corrupted, perturbed)
+            scores.as_json()  # every mean can be taken
+            return scores
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise LcaError("expected the numbers that `lca robustness --out` writes; this is another file") from None
+
+
+def along(sequence: str) -> str:
+    """The name of a sequence beside those of corruptions, some of which are called the same."""
+    return f"{sequence}, frames"
 
 
 def accuracy(answers: Tensor, labels: Tensor) -> float:
