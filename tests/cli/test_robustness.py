@@ -134,6 +134,13 @@ def test_the_radar_shows_both_models_and_where_the_damage_is_from(lca, model, dr
     assert min(ours.get_ydata()) > 10
 
 
+def test_the_radar_names_a_model_that_is_the_current_folder(lca, model, drawn, monkeypatch):
+    monkeypatch.chdir(model / "model")
+    words = ("../photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
+    assert lca("robustness", ".", *words, "--radar", "../radar.png")[0] == 0
+    assert drawn[0].axes[0].lines[0].get_label() == "model"
+
+
 def test_what_only_one_model_was_asked_is_not_in_the_radar(lca, model, drawn):
     kinds = [word for name in ("fog", "pixelate", "frost", "contrast") for word in ("--only", name)]
     facts(lca, "photos", *kinds, "--only", "tilt", "--severity", "5", "--out", "one.json")

@@ -198,8 +198,9 @@ def _print(scores: Any, other: Any) -> None:
 def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None) -> None:
     from lca.report.figures import robustness_radar
 
-    models, where = {model.name: scores.by_kind()}, [scores.where]
+    name = model.absolute().name
+    models, where = {name: scores.by_kind()}, [scores.where]
     if other is not None and against is not None:
-        models[against.name if against.stem == model.name else against.stem] = other.by_kind()
+        models[against.name if against.stem == name else against.stem] = other.by_kind()
         where += [other.where] * (other.where != scores.where)
     robustness_radar(models, path, f"accuracy on damaged images (%), {' against '.join(where)}")
