@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import ExifTags, Image, ImageCms, ImageOps
+from torchvision.transforms import InterpolationMode, Resize
 
 from lca.data import decoding
 from lca.data.decoding import (
@@ -378,10 +379,7 @@ def plain_decode(path, size):
     """Everything at full size, as without tricks."""
     with Image.open(path) as opened:
         whole = opened.convert("RGB")
-    shrink = size / min(whole.size)
-    if shrink < 1:
-        whole = whole.resize((round(whole.width * shrink), round(whole.height * shrink)), Image.Resampling.BICUBIC)
-    return np.array(whole)
+    return np.array(Resize(size, InterpolationMode.BICUBIC)(whole) if size < min(whole.size) else whole)
 
 
 @pytest.mark.parametrize("size", [(30, 20), (64, 64), (120, 90), (140, 127)])

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms import InterpolationMode, RandomResizedCrop, Resize
+from torchvision.transforms.functional import center_crop
 
 from lca.config import AugmentOptions
+from lca.data.decoding import decode
 from lca.data.images import Pixels
-from lca.data.views import Preprocessing, draw_crops, evaluation_view, resize_crops, training_view
+from lca.data.views import Preprocessing, draw_crops, evaluation_crop, evaluation_view, resize_crops, training_view
 from lca.errors import LcaError
 
 PLAIN = Preprocessing(16, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bilinear")
@@ -42,6 +44,17 @@ def test_resizing_crops_equals_pillow(interpolation, size):
         difference = (mine - pillow(image, box, size, interpolation)).abs()
         assert difference.mean() <= 1
         assert difference.max() <= 2
+
+
+@pytest.mark.parametrize("width", [*range(257, 300, 5), 341, 384, 447, 512, 640])
+@pytest.mark.parametrize("height", [256, 427, 333])
+def test_photos_are_seen_as_by_the_literature(height, width):
+    """Resize(256), CenterCrop(224), at sizes odd and even."""
+    photo = Image.fromarray(picture(height, width).permute(1, 2, 0).numpy())
+    view = Preprocessing(224, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bicubic")
+    ours = evaluation_crop(Pixels.of([decode(photo, 256)]), view, 0.875)[0].round()
+    theirs = center_crop(Resize(256, InterpolationMode.BICUBIC)(photo), [224, 224])
+    assert torch.equal(ours, torch.from_numpy(np.array(theirs)).permute(2, 0, 1).float())
 
 
 def test_a_crop_of_the_wanted_size_is_copied():

@@ -40,7 +40,7 @@ FEWEST = 500
 """Sets with fewer images are decoded every time: that is quick."""
 LIMIT = 20e9
 """Bytes of all entries together, where `LCA_CACHE_GB` says nothing."""
-_FORMAT = 2
+_FORMAT = 3
 _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{32}")
 """Names of what is ours in the folder; nothing else is ever touched."""
 _ABANDONED = 86400.0

@@ -319,9 +319,8 @@ def _finish(image: Image.Image, working_size: int) -> Tensor:
     cut_width, cut_height = min(width, LONGEST * height), min(height, LONGEST * width)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
     rgb = rgb.crop((left, top, left + cut_width, top + cut_height))
-    shrink = working_size / min(rgb.size)
-    if shrink < 1:
-        size = (max(round(rgb.width * shrink), 1), max(round(rgb.height * shrink), 1))
+    if working_size < (shorter := min(rgb.size)):  # as torchvision's Resize rounds
+        size = (working_size * rgb.width // shorter, working_size * rgb.height // shorter)
         rgb = rgb.resize(size, Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
 

@@ -32,10 +32,10 @@ def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: f
 
 
 def evaluation_crop(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
-    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]."""
+    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]. It lies as torchvision's CenterCrop."""
     sizes = pixels.sizes
     side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
-    corner = (sizes - side[:, None]) // 2
+    corner = ((sizes - side[:, None]) / 2).round().long()
     boxes = torch.cat([corner, side[:, None], side[:, None]], dim=1)
     return resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation)
 
