@@ -104,6 +104,10 @@ def test_best_and_second_as_they_are_shown():
     assert set(places(rows, "forgets").values()) == {1}
 
 
+def test_one_alone_is_not_the_best_of_anything(pair):
+    assert places(pair[:1], "AA") == {}
+
+
 def test_less_forgetting_is_better(pair):
     assert places(pair, "forgets") == {"a": 1, "b": 2}
     assert places(pair, "last") == {"a": 1, "b": 2}

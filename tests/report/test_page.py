@@ -196,14 +196,21 @@ def test_other_images_than_the_runs_are_refused(seeds, tmp_path):
         page_of(changed, images=Progress())
 
 
+def test_images_need_predictions(tmp_path):
+    pack = packed(tmp_path / "p.json", ("a", made({"default": [[9, 9], [7, 7, 7, 7]]})))
+    with pytest.raises(LcaError, match="without the predictions"):
+        page_of(pack, images=Progress())
+
+
 def test_names_are_shown_and_never_obeyed(tmp_path):
     classes = [NASTY, "b", "<img src=x onerror=alert(1)>", "d"]
     results = made({"default": [[9, 9], [1, 7, 7, 7]]}, classes=classes, source=f"folder:{NASTY}")
     results["branches"]["default"]["metrics"]["most_confused"] = [[NASTY, classes[2], 5]]
     results["recipe"]["name"] = NASTY
     other = made({"default": [[9, 9], [5, 5, 5, 5]]}, classes=classes, source=f"folder:{NASTY}")
-    pack = packed(tmp_path / "p.json", (NASTY, results), ("other", other))
+    pack = packed(tmp_path / "p.json", (NASTY, results), ("#000000", other))
     page, _ = page_of(pack, title=NASTY)
+    assert "#000000" in page.texts, "a name in a figure is no colour"
     assert page.tags.count("img") == 0
     text = "".join(page.texts)
     assert text.count(NASTY) > 8

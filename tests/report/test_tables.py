@@ -52,6 +52,11 @@ def test_every_branch_is_a_row_and_labels_keep_apart():
     ]
 
 
+def test_a_branch_that_is_called_as_its_run_is_named_once():
+    rows = rows_of([("best", results({"best": [50.0], "lca": [60.0]})), ("", results({"default": [50.0]}))])
+    assert [row.label for row in rows] == ["best", "best lca", "default"]
+
+
 def test_another_branchs_alignment_is_not_this_ones_time():
     seconds = {"finetune": 10.0, "align lca": 5.0, "align ca": 2.0}
     rows = rows_of([("", results({"none": [1.0], "ca": [1.0], "lca": [1.0]}, seconds))])

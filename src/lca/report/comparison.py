@@ -211,8 +211,10 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
-    """1 for the best and 2 for the second by label, as the rounded numbers of a table show them."""
+    """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
     means = {each.label: round(each.measured[column].mean, 1) for each in rivals(rows) if column in each.measured}
+    if len(means) < 2:
+        return {}
     order = sorted(set(means.values()), reverse=column not in LOWER_IS_BETTER)
     return {label: order.index(mean) + 1 for label, mean in means.items() if mean in order[:2]}
 

@@ -19,7 +19,7 @@ MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
 CROWDED = 10
 """Curves from which on the legend stands beside the plot."""
-INK, PALE = "#000000", "#999999"
+PALE = PALETTE[-1]
 SMALL = (5.2, 3.4)
 """Inches of a figure that stays readable on a phone."""
 
@@ -43,7 +43,7 @@ def inline_svg(figure: "Figure", name: str) -> str:
     text = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', text).replace("xlink:href", "href")
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
-    return text.replace(INK, "currentColor").strip()
+    return re.sub(r"(fill|stroke): #000000", r"\1: currentColor", text).strip()
 
 
 def _render(figure: "Figure", target: Any, **options: Any) -> None:
@@ -191,8 +191,8 @@ def drift_curves(medians: Sequence[Sequence[float]]) -> "Figure":
     for task, values in enumerate(medians):
         shade = 0.25 + 0.75 * (1 - task / last)
         axes.plot(range(task + 1, last + 1), values, color=PALETTE[0], alpha=shade, marker="o", markersize=3)
-        if task in (0, last // 2):
-            axes.annotate(f"task {task + 1}", (last, values[-1]), (4, 0), textcoords="offset points", fontsize=8)
+        if task == 0:
+            axes.annotate("task 1", (last, values[-1]), (4, 0), textcoords="offset points", fontsize=8)
     _over_tasks(axes, "median distance to the nearest class")
     axes.set_ylim(bottom=0)
     return figure
@@ -246,7 +246,7 @@ def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, titl
     save(radar(models, title), path)
 
 
-def radar(models: Mapping[str, Mapping[str, float]], title: str = "") -> "Figure":
+def radar(models: Mapping[str, Mapping[str, float]], title: str = "", size: tuple[float, float] = (8, 6)) -> "Figure":
     """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out."""
     from matplotlib.figure import Figure
     from matplotlib.projections.polar import PolarAxes
@@ -254,7 +254,7 @@ def radar(models: Mapping[str, Mapping[str, float]], title: str = "") -> "Figure
     first, *others = models.values()
     kinds = [kind for kind in first if all(kind in other for other in others)]
     angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     axes = PolarAxes(figure, 111)
     figure.add_subplot(axes)
     for number, (name, values) in enumerate(models.items()):

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from lca.errors import LcaError
 from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison, figures
 from lca.report.comparison import METRICS, Classifier
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.reading import Collection, Run
-from lca.report.tables import bytes_of, seconds_by_phase
+from lca.report.tables import LEGEND, bytes_of, seconds_by_phase
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,20 +46,23 @@ class Report:
         """The whole page."""
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+        if self.images is not None and not any(run.answers for run in collection.runs):
+            raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws)
-        folder = Environment(
+        templates = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        return folder.get_template("page.html").render(
+        return templates.get_template("page.html").render(
             title=self.title,
             sections=[self._section(f"data-{n}", *each) for n, each in enumerate(found.items(), start=1)],
             overall=_overall(found),
             unfinished=collection.unfinished,
             metrics=METRICS,
+            legend=LEGEND,
             recipes=_recipes(collection.runs),
         )
 
@@ -79,7 +83,6 @@ class Report:
             "curves": self._figure(f"{name}-curves", figures.named_curves([r.row for r in order], _spreads(order))),
             "comparison": self._comparison(name, order, reference) if len(rows) > 1 else None,
             "details": [self._detail(f"{name}-{n}", each) for n, each in enumerate(order[: self.detail], start=1)],
-            "runs": sorted(((row, run) for row in rows for run in row.runs), key=lambda each: each[1].seed),
         }
 
     def _comparison(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
@@ -127,24 +130,23 @@ class Report:
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
             "drift": self._figure(f"{name}-drift", figures.drift_curves(moved)) if moved else None,
             "robustness": robustness,
-            "radar": self._figure(f"{name}-robustness", figures.radar(radar)) if robustness else None,
+            "radar": self._figure(f"{name}-robustness", figures.radar(radar, size=(5.4, 4.6))) if robustness else None,
             "bytes": bytes_of(row.runs[0].results, row.branch),
             "seconds": seconds_by_phase(row.runs[0].results, row.branch),
         }
 
     def _confusions(self, row: Classifier) -> dict[str, Any]:
         """Those of all seeds where predictions are at hand, or else what the first run's results have."""
-        first = row.runs[0]
+        first, seed = row.runs[0], f"seed {row.runs[0].seed}"
         if row.answers:
             images = None if self.images is None else self._images_of(first)
-            return {
-                "of": f"{len(row.runs)} seeds together" if len(row.runs) > 1 else "",
-                "found": confusions(row.answers, images),
-            }
+            together = f"all seeds together{f'; images of {seed}' if images else ''}"
+            of = together if len(row.runs) > 1 else seed
+            return {"of": of, "found": confusions(row.answers, images), "pictures": images is not None}
         stored = first.results["branches"][row.branch]["metrics"].get("most_confused") or []
         total = dict(zip(first.results["data"]["class_order"], first.results["data"]["test_images"], strict=True))
         found = [Confusion(truth, answer, times, total[truth]) for truth, answer, times in stored]
-        return {"of": f"seed {first.seed}", "found": found}
+        return {"of": seed, "found": found, "pictures": False}
 
     def _images_of(self, run: Run) -> "ImageSet":
         """The test images of a run, kept while its branches are shown."""

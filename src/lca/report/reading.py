@@ -46,7 +46,8 @@ class Run:
         """By branch, what `lca robustness --out` wrote into the run folder as robustness*.json."""
         files = [] if self.folder is None else sorted(self.folder.glob("robustness*.json"))
         contents = [read_json(path) for path in files]
-        return {content["branch"]: RobustnessScores.from_json(content) for content in contents}
+        scores = [(RobustnessScores.from_json(content), content) for content in contents]
+        return {content["branch"]: each for each, content in scores if "branch" in content}
 
 
 @dataclass

@@ -25,7 +25,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        return self.group if self.branch == "default" and self.group else f"{self.group} {self.branch}".strip()
+        alone = self.group and self.branch in ("default", self.group)
+        return self.group if alone else f"{self.group} {self.branch}".strip()
 
     def cell(self, *path: str) -> str:
         """Mean over seeds, with the standard deviation where there are several."""
