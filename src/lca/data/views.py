@@ -32,7 +32,7 @@ def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: f
 
 
 def evaluation_crop(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
-    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]. It lies as torchvision's CenterCrop."""
+    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]. It lies as torchvision cuts it."""
     sizes = pixels.sizes
     side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
     corner = ((sizes - side[:, None]) / 2).round().long()
