@@ -42,6 +42,11 @@ def test_digits_follow_their_card():
     assert (source.tasks, source.view.centre_crop, source.view.augment.flip) == (5, 1.0, False)
 
 
+def test_digits_have_no_argument():
+    with pytest.raises(LcaError, match=r"data\.source=digits stands alone, came 'foo' behind it"):
+        load_source(DataOptions(source="digits:foo"), 0, 64, Progress())
+
+
 def test_digits_are_the_scans():
     source, bunch = load_source(DataOptions(), 0, 64, Progress()), load_digits()
     first_test = np.flatnonzero(bunch.target == 0)[3]

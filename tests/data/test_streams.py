@@ -1,4 +1,5 @@
 import itertools
+import unicodedata
 
 import pytest
 import torch
@@ -83,6 +84,29 @@ def test_an_order_from_a_file(source, tmp_path):
     for wrong in ({"order": "file"}, {"order_file": path}):
         with pytest.raises(ValueError, match="go together"):
             DataOptions(**wrong)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_an_order_file_from_another_system(make_images, tmp_path, monkeypatch, encoding):
+    """macOS writes accents apart, Windows begins with a mark; `~` is the home folder."""
+    names = ("Zoë", "Äpfel", "c")
+    source = Source("tiny", make_images(names, 2), make_images(names, 1), 2, ViewOptions())
+    (tmp_path / "order.txt").write_text(unicodedata.normalize("NFD", "Äpfel\nc\nZoë\n"), encoding=encoding)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert stream(source, order="file", order_file="~/order.txt").classes == ("Äpfel", "c", "Zoë")
+
+
+def test_domains_that_no_name_has(make_images):
+    names = ("001.Black_a", "002.Laysan_b", "003.c")
+    source = Source("tiny", make_images(names, 2), make_images(names, 1), 2, ViewOptions())
+    with pytest.raises(LcaError, match=r"data\.order=domains: no two of the 3 classes have a domain in common"):
+        stream(source, order="domains")
+
+
+@pytest.mark.parametrize("options", [{"returning": 0.5, "train_limit": 1}, {"returning": 0.05}])
+def test_no_class_can_come_back(source, options):
+    with pytest.raises(LcaError, match=f"data.returning={options['returning']} brings no class back"):
+        stream(source, **options)
 
 
 def test_domain_by_domain(make_images):

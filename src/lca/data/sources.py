@@ -98,6 +98,8 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
     """scikit-learn's scans of handwritten digits: 10 classes, 8 x 8 pixels."""
     from sklearn.datasets import load_digits
 
+    if argument:
+        raise LcaError(f"data.source=digits stands alone, came {argument!r} behind it")
     card = read_card("digits")
     bunch = load_digits()
     grey = torch.from_numpy(np.round(bunch.images * (255 / 16)).astype(np.uint8))

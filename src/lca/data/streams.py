@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lca.config import DataOptions
+from lca.data.folders import class_name
 from lca.data.images import ImageSet
 from lca.data.sources import Source
 from lca.errors import LcaError, nearest
@@ -44,6 +45,11 @@ class Stream:
         self._train = train.subset(torch.nonzero(~held_out)[:, 0])
         self._returning = _returning(self.task_classes, options.returning, seed)
         self._task_of_image = self._divided(seed)
+        if options.returning and len(self) > 1 and not any(map(self._back, range(len(self)))):
+            raise LcaError(
+                f"data.returning={options.returning} brings no class back: a class needs two training images or more, "
+                "and the share must be of at least one class"
+            )
         self._validation = train.subset(torch.nonzero(held_out)[:, 0]) if options.validation else None
         self._evaluation = self._validation if options.evaluate == "validation" else source.test
         self._open: Task | None = None
@@ -55,9 +61,7 @@ class Stream:
     def open(self, index: int) -> Iterator[Task]:
         """The task's images, readable until the context ends. Only one task is open at a time."""
         train = self._train.subset(torch.nonzero(self._task_of_image == index)[:, 0])
-        there = {train.classes[label] for label in train.labels.unique().tolist()}
-        back = [name for name in self._returning[index] if name in there]
-        with self._opened(index, (*self.task_classes[index], *back), train) as task:
+        with self._opened(index, (*self.task_classes[index], *self._back(index)), train) as task:
             yield task
 
     @contextmanager
@@ -86,6 +90,12 @@ class Stream:
         """Training images per class, in class order."""
         labels = self._train.of_classes(self.classes).labels
         return torch.bincount(labels, minlength=len(self.classes)).tolist()
+
+    def _back(self, index: int) -> list[str]:
+        """The classes of earlier tasks of which this one has images."""
+        labels = self._train.labels[self._task_of_image == index]
+        there = {self._train.classes[label] for label in labels.unique().tolist()}
+        return [name for name in self._returning[index] if name in there]
 
     def _divided(self, seed: int) -> Tensor:
         """The task of every training image: a class that returns has some in each of its tasks, while they last."""
@@ -125,6 +135,11 @@ def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[
     order = [names[position] for position in random.permutation(len(names))]
     if options.order == "domains":
         domains = list(dict.fromkeys(map(domain, order)))
+        if len(domains) == len(order):
+            raise LcaError(
+                f"data.order=domains: no two of the {len(order)} classes have a domain in common, which is what stands "
+                f"before the first - or _ of a name, as in pet-cat and pet-dog; came {', '.join(order[:3])}"
+            )
         order.sort(key=lambda name: domains.index(domain(name)))
     return tuple(order)
 
@@ -136,10 +151,10 @@ def domain(name: str) -> str:
 
 def _order_from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.expanduser().read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LcaError(f"data.order_file {path} cannot be read: {error}") from error
-    order = [line.strip() for line in lines if line.strip()]
+    order = [class_name(line.strip()) for line in lines if line.strip()]
     if repeated := sorted({name for name in order if order.count(name) > 1}):
         raise LcaError(f"{path} names these classes more than once: {', '.join(repeated[:5])}")
     if unknown := [name for name in order if name not in names]:
