@@ -80,7 +80,7 @@ def test_what_cannot_be_verified(lca, tmp_path):
     assert (code, err) == (2, f"error: there is no folder {tmp_path / 'gone'}\n")
     code, _, err = lca("datasets", "verify", "vtab")
     assert code == 2
-    assert "set LCA_DATA" in err
+    assert "Give its folder as `verify vtab PATH`, or set LCA_DATA" in err
     code, out, _ = lca("datasets", "verify", "vtab", tmp_path)
     assert code == 1
     assert "WRONG  layout: " in out
@@ -92,7 +92,9 @@ def test_get_says_how_where_it_cannot(lca, tmp_path, monkeypatch):
     assert (code, err) == (1, "")
     assert "https://github.com/zhoudw-zdw/RevisitingCIL" in out
     assert f"{tmp_path / 'omni'}/train/CLASS" in out
-    assert lca("datasets", "get", "omnibenchmark")[0] == 2
+    code, _, err = lca("datasets", "get", "omnibenchmark")
+    assert code == 2
+    assert "Give its folder as --to PATH, or set LCA_DATA" in err
     monkeypatch.setenv("LCA_DATA", str(tmp_path / "all"))
     assert f"{tmp_path}/all/omnibenchmark/train/CLASS" in lca("datasets", "get", "omnibenchmark")[1]
     assert "split revisitingcil" in lca("datasets", "get", "cub200", "--split", "revisitingcil")[1]
@@ -132,6 +134,8 @@ def test_get_from_a_server(lca, tmp_path, monkeypatch):
             gone = lca("datasets", "get", "cub200", "--to", "data")
             monkeypatch.setitem(entry, "url", f"{address}/there.tgz")
             wrong = lca("datasets", "get", "cub200", "--to", "data")
+            left = (tmp_path / "data").exists()
+            (tmp_path / "data").mkdir()
             (tmp_path / "data" / "CUB_200_2011.tgz.part").symlink_to("/dev/full")
             full = lca("datasets", "get", "cub200", "--to", "data")
         finally:
@@ -142,6 +146,7 @@ def test_get_from_a_server(lca, tmp_path, monkeypatch):
     assert "The page of the data set is https://www.vision.caltech.edu/" in gone[2]
     assert wrong[0] == 2
     assert "expected 97eceeb196236b17998738112f37df78" in wrong[2]
+    assert not left, "neither has left anything"
     assert full[0] == 74
     assert "data/CUB_200_2011.tgz.part: No space left on device. Make room" in full[2]
 

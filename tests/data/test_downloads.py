@@ -443,7 +443,11 @@ def test_get_cifar_as_torchvision_knows_it(server, tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision_sets.CIFAR100, "url", server.url)
     with pytest.raises(LcaError, match=f"expected {torchvision_sets.CIFAR100.tgz_md5}"):
         get("cifar100", tmp_path / "data", None, Progress())
-    assert names(tmp_path / "data") == [".lock"]
+    assert not (tmp_path / "data").exists(), "nothing came"
+    (tmp_path / "data").mkdir()
+    with pytest.raises(LcaError, match=f"expected {torchvision_sets.CIFAR100.tgz_md5}"):
+        get("cifar100", tmp_path / "data", None, Progress())
+    assert names(tmp_path / "data") == [], "a folder that was there stays"
     monkeypatch.setattr(torchvision_sets.CIFAR100, "tgz_md5", hashlib.md5(server.content).hexdigest())
     trees.shrink(monkeypatch, "cifar100", 100, "official", train=500, test=200, per_class={"train": 5, "test": 2})
     findings = get("cifar100", tmp_path / "data", None, Progress())

@@ -76,7 +76,7 @@ def get_command(
     from lca.progress import choose_progress
 
     benchmark_card(name)
-    target = place(name, str(to or ""))
+    target = place(name, str(to or ""), "--to PATH")
     try:
         findings = get(name, target, split, choose_progress(quiet))
     except ByHand as how:
@@ -109,7 +109,7 @@ def verify_command(
     from lca.progress import choose_progress
 
     benchmark_card(name)
-    _tell(verify(name, place(name, str(path or "")), split, choose_progress(quiet), images))
+    _tell(verify(name, place(name, str(path or ""), "`verify NAME PATH`"), split, choose_progress(quiet), images))
 
 
 def _tell(findings: "Iterable[Finding]") -> None:

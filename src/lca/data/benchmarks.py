@@ -58,13 +58,14 @@ class Listing:
         return train, test
 
 
-def place(name: str, argument: str) -> Path:
+def place(name: str, argument: str, given_as: str = "NAME:PATH") -> Path:
     """The folder of a benchmark: the one given, else `$LCA_DATA/NAME`."""
     if argument:
         return Path(os.path.expandvars(argument)).expanduser()
     if not os.environ.get("LCA_DATA"):
         raise LcaError(
-            f"where is {name}? Give its folder as {name}:PATH, or set LCA_DATA to the folder that holds {name}/"
+            f"where is {name}? Give its folder as {given_as.replace('NAME', name)}, or set LCA_DATA to the folder that "
+            f"holds {name}/"
         )
     return Path(os.environ["LCA_DATA"]).expanduser() / name
 
@@ -80,7 +81,10 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
     there = [each for each, root in roots.items() if root is not None]
     chosen = [each for each in there if split in (None, each)]
     if len(chosen) > 1:
-        raise LcaError(f"{path} holds several splits of {name}; choose with data.split={chosen[0]} or {chosen[1]}")
+        raise LcaError(
+            f"{path} holds several splits of {name}; choose with data.split={chosen[0]} or {chosen[1]} (--split of "
+            "`lca datasets`)"
+        )
     if not chosen:
         trees = "or\n".join(_tree(card, each, path) for each in card["splits"] if split in (None, each))
         came = f"the split {there[0]!r}" if there else _content(path)

@@ -97,26 +97,37 @@ def get(name: str, target: Path, split: str | None, progress: Progress) -> list[
             return there
     if archive is None:
         raise ByHand(instructions(name, wanted, target))
+    new = not target.exists()
     with hold(target, f"another process is downloading into {target}; wait for it to finish"):
-        folder = target / archive.folder
-        if folder.exists():
-            raise LcaError(
-                f"{folder} is there, but is not whole: `lca datasets verify {name} {target}` says what is wrong. "
-                "Remove it and give the command again, or choose another --to"
-            )
-        path = target / archive.file
-        if not (path.exists() and archive.md5 is not None and _md5(path, progress) == archive.md5):
-            if path.exists():
-                aside = path.with_name(f"{path.name}.wrong")
-                path.replace(aside)
-                progress.warning(f"{path} is not the original archive (its checksum differs); it is now {aside.name}")
-            try:
-                fetch(archive.url, path, archive.md5, progress)
-            except LcaError as error:
-                raise LcaError(f"{error}\nThe page of the data set is {card['page']}") from error
-        unpack(path, archive.folder, folder, progress)
-        path.unlink()
+        try:
+            _fetch_and_unpack(name, archive, target, progress)
+        finally:
+            if [*target.iterdir()] == [lock := target / ".lock"]:  # nothing came
+                lock.unlink()
+                if new:
+                    target.rmdir()
     return [*verify(name, target, wanted, progress)]
+
+
+def _fetch_and_unpack(name: str, archive: Archive, target: Path, progress: Progress) -> None:
+    folder = target / archive.folder
+    if folder.exists():
+        raise LcaError(
+            f"{folder} is there, but is not whole: `lca datasets verify {name} {target}` says what is wrong. "
+            "Remove it and give the command again, or choose another --to"
+        )
+    path = target / archive.file
+    if not (path.exists() and archive.md5 is not None and _md5(path, progress) == archive.md5):
+        if path.exists():
+            aside = path.with_name(f"{path.name}.wrong")
+            path.replace(aside)
+            progress.warning(f"{path} is not the original archive (its checksum differs); it is now {aside.name}")
+        try:
+            fetch(archive.url, path, archive.md5, progress)
+        except LcaError as error:
+            raise LcaError(f"{error}\nThe page of the data set is {benchmark_card(name)['page']}") from error
+    unpack(path, archive.folder, folder, progress)
+    path.unlink()
 
 
 def fetch(url: str, path: Path, md5: str | None, progress: Progress) -> None:
