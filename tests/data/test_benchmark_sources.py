@@ -201,7 +201,9 @@ def test_the_splits_of_cub(tmp_path):
     with pytest.raises(LcaError, match=r"does not hold cub200 in the split 'revisitingcil': it holds the split 'offic"):
         read(f"cub200:{tmp_path}", split="revisitingcil")
     trees.class_folders(tmp_path / "cub", dict.fromkeys(BIRDS, (4, 1)))
-    with pytest.raises(LcaError, match=r"several splits of cub200; choose with data\.split=official or revisitingcil \(--split of"):
+    with pytest.raises(
+        LcaError, match=r"several splits of cub200; choose with data\.split=official or revisitingcil \(--split of"
+    ):
         read(f"cub200:{tmp_path}")
     assert counts(read(f"cub200:{tmp_path}", split="official").train) == [3, 2, 1]
     other = read(f"cub200:{tmp_path}", split="revisitingcil")

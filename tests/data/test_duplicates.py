@@ -85,8 +85,20 @@ def test_pictures_on_plain_ground_are_not_taken_for_each_other():
     assert len(near_copies(pixels(noisy[:20]), pixels(noisy[20:]))) <= 1
 
 
-def test_a_picture_with_a_common_quarter_but_no_near_hash():
-    """Two pictures whose hashes agree in one quarter only are looked at, and found to be far apart."""
+def test_many_small_things_on_white_are_told_apart():
+    """Product photos: nearly all of their hashes are near each other, and in grey some look much alike."""
+    draw, canvas = np.random.RandomState(0), np.full((2500, 3, 64, 64), 255, dtype=np.uint8)
+    for picture in canvas:
+        top, left = draw.randint(20, 36, 2)
+        picture[:, top : top + 12, left : left + 12] = draw.randint(0, 255, (3, 12, 12))
+    things = Pixels(torch.from_numpy(canvas), torch.full((2500, 2), 64))
+    some = torch.arange(2000, 2500)
+    assert near_copies(things[torch.arange(2000)], things[some]) == []
+    assert near_copies(things, things[some]) == [(number, number - 2000) for number in range(2000, 2500)]
+
+
+def test_pictures_whose_hashes_agree_in_part():
+    """A quarter of their rows rise alike, the others fall."""
     levels = np.linspace(0, 255, 90)
     rising = np.tile(levels, (80, 1))
     half = np.concatenate([rising[:20], rising[20:, ::-1]])

@@ -231,7 +231,7 @@ def found_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tu
         except (TypeError, ValueError):
             return False
 
-    what = f"near copies {train.fingerprint()} {test.fingerprint()}"
+    what = f"near copies in colour {train.fingerprint()} {test.fingerprint()}"
     return [(one, two) for one, two in cache.remembered(what, lambda: near_copies(train, test, progress), fits)]
 
 
