@@ -4,11 +4,11 @@ import csv
 import re
 
 import pytest
-from packs import made
 
 from lca.report.comparison import METRICS, classifiers
 from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
 from lca.report.reading import Run
+from packs import made
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
 POOR = {1: [[9, 9], [5, 5, 7, 7]], 2: [[8, 8], [5, 5, 6, 6]]}
