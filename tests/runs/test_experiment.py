@@ -4,8 +4,10 @@ import json
 import logging
 import multiprocessing
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import tiny
@@ -302,6 +304,17 @@ def test_the_checkpoint_is_a_state_like_any_other(tmp_path):
     assert {path.suffix for path in (tmp_path / "run" / "checkpoint").iterdir()} == {".json", ".safetensors"}
 
 
+def animals(folder):
+    """Class folders of two domains."""
+    draw = np.random.default_rng(0)
+    for number, name in enumerate(("farm-cow", "farm-hen", "sea-cod", "sea-eel")):
+        (folder / name).mkdir(parents=True)
+        for index in range(6):
+            pixels = np.clip(60 * number + draw.normal(0, 20, (8, 8, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+    return folder
+
+
 STREAMS = {
     "classes come back": {"returning": 0.6},
     "a long tail": {"long_tail": 6.0},
@@ -312,7 +325,9 @@ STREAMS = {
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("method", ["im", "mos"])
 def test_every_stream_can_be_run_and_resumed(stream, method, tmp_path):
-    changes = {"data": {**STREAMS[stream], "train_limit": 9, "tasks": None if "domains" in stream else [4, 3, 3]}}
+    changes = {"data": {**STREAMS[stream], "train_limit": 9, "tasks": [4, 3, 3]}}
+    if stream == "domains":
+        changes["data"] |= {"source": f"folder:{animals(tmp_path / 'animals')}", "tasks": None}
     recipe = tiny.recipe(changes, method=tiny.method_section(method), training={"epochs": 1})
     with tiny.tiny_backbone():
         whole = run(recipe, tmp_path / "whole")
@@ -327,6 +342,8 @@ def test_every_stream_can_be_run_and_resumed(stream, method, tmp_path):
     branch = list(whole["branches"])[-1]
     if stream in ("classes come back", "a long tail"):
         assert whole["branches"][branch]["correct"] != usual["branches"][branch]["correct"]
+    if stream == "domains":
+        assert whole["data"]["task_sizes"] == [2, 2]
     if stream == "classes come back":
         assert whole["data"]["train_images"] == usual["data"]["train_images"] == [9] * 10
         assert len(log_of(tmp_path / "whole", "learnt")) == 3

@@ -63,8 +63,10 @@ def test_other_pixels_in_files_of_the_same_size_are_refused(tmp_path, photos):
 
 
 def test_a_task_without_test_images_is_refused(tmp_path, photos):
-    with pytest.raises(LcaError, match=r"task 1 has no images to evaluate on \(classes"):
-        run(recipe_for(photos("a", "b", "c", "d", count=1)), tmp_path / "run")
+    photos("a", "b")
+    source = photos("c", "d", count=1)
+    with pytest.raises(LcaError, match=r"task 2 has no images to evaluate on \(classes"):
+        run(recipe_for(source, data={"order": "natural"}), tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["finetune", "joint", "im"])
