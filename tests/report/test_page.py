@@ -239,14 +239,17 @@ def test_what_is_not_finished_is_named(tmp_path):
     assert "b, seed 7, is failed: no <memory>" in page.texts
 
 
-def test_robustness_is_read_from_the_run_folder(seeds, tmp_path):
+@pytest.mark.parametrize("kinds", [2, 3])
+def test_robustness_is_read_from_the_run_folder(seeds, tmp_path, kinds):
     (folder,) = (seeds / "cells").glob("im-5-*")
     folder = shutil.copytree(folder, tmp_path / "run")
     scores = {"clean": 81.25, "images": 10, "generated": True, "branch": "best"}
-    scores |= {"corrupted": {"fog": {"1": 70.0, "5": 50.0}, "snow": {"1": 40.0, "5": 20.0}}, "perturbed": {}}
+    damaged = {"fog": {"1": 70.0, "5": 50.0}, "snow": {"1": 40.0, "5": 20.0}, "frost": {"1": 50.0, "5": 40.0}}
+    scores |= {"corrupted": dict(list(damaged.items())[:kinds]), "perturbed": {}}
     (folder / "robustness.json").write_text(json.dumps(scores))
     page, report = page_of(folder)
-    assert [name for name in report.figures if name.endswith("-robustness")]
+    drawn = any(name.endswith("-robustness") for name in report.figures)
+    assert drawn == (kinds == 3), "two axes are no radar"
     assert ["5", "81.2", "45.0", "–", "–"] in page.rows
 
 

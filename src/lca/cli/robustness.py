@@ -139,8 +139,10 @@ def _check_outputs(out: Path | None, radar: Path | None) -> None:
 
 def _check_radar(ours: Sequence[str], theirs: Sequence[str], progress: Any) -> None:
     """Refuse a radar with too few axes, and tell which kinds of damage have none."""
+    from lca.report.figures import FEWEST_KINDS
+
     shown = [kind for kind in ours if kind in theirs]
-    if len(shown) < 3:
+    if len(shown) < FEWEST_KINDS:
         raise LcaError(f"a radar needs three kinds of damage or more; here {', '.join(shown) or 'none'} can be drawn")
     if left := [kind for kind in (*ours, *theirs) if kind not in shown]:
         progress.warning(f"the radar leaves out what only one of the two was asked: {', '.join(left)}")

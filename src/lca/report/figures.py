@@ -241,6 +241,10 @@ def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: s
     save(figure, path)
 
 
+FEWEST_KINDS = 3
+"""With fewer axes a radar shows next to nothing."""
+
+
 def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
     """`radar` as a file."""
     save(radar(models, title), path)

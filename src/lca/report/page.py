@@ -113,8 +113,9 @@ class Report:
         moved = drift(row)
         robustness = {run.seed: run.robustness[row.branch] for run in row.runs if row.branch in run.robustness}
         radar = {
-            f"seed {seed}" if len(row.runs) > 1 else row.label: _by_kind(each) for seed, each in robustness.items()
+            f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in robustness.items()
         }
+        common = set.intersection(*map(set, radar.values())) if radar else set()
         return {
             "id": name,
             "row": row,
@@ -130,7 +131,9 @@ class Report:
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
             "drift": self._figure(f"{name}-drift", figures.drift_curves(moved)) if moved else None,
             "robustness": robustness,
-            "radar": self._figure(f"{name}-robustness", figures.radar(radar, size=(5.4, 4.6))) if robustness else None,
+            "radar": self._figure(f"{name}-robustness", figures.radar(radar, size=(5.4, 4.6)))
+            if len(common) >= figures.FEWEST_KINDS
+            else None,
             "bytes": bytes_of(row.runs[0].results, row.branch),
             "seconds": seconds_by_phase(row.runs[0].results, row.branch),
         }
@@ -278,11 +281,6 @@ def drift(row: Classifier) -> list[list[float]]:
             end += size
         found.append(lines)
     return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
-
-
-def _by_kind(scores: Any) -> dict[str, float]:
-    frames = {f"{name}, frames": values["accuracy"] for name, values in scores.perturbed.items()}
-    return {**scores.by_corruption(), **frames}
 
 
 def _recipes(runs: Sequence[Run]) -> list[dict[str, Any]]:
