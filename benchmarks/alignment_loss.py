@@ -50,9 +50,9 @@ def compare(settings: Settings) -> list[Comparison]:
     sizes = SIZES[settings.size]
     rows = []
     for classes in sizes.classes:
-        heads, memory = _heads_and_memory(classes, sizes, settings.device)
+        heads, memory = heads_and_memory(classes, sizes, settings.device)
         for batches in BATCHES:
-            options = _options(batches, sizes.samples, sizes.epochs)
+            options = options_of(batches, sizes.samples, sizes.epochs)
             rows.append(_compare_step(heads, memory, options, sizes, settings))
             rows.append(_compare_alignment(heads, memory, options, sizes, settings))
     return rows + [_compare_all_tasks(batches, sizes, settings) for batches in BATCHES]
@@ -60,8 +60,8 @@ def compare(settings: Settings) -> list[Comparison]:
 
 def loop_seconds(classes: int, width: int, samples: int, settings: Settings, batches: Batches = "random") -> float:
     """Seconds of one task's alignment by the loop over classes, scaled from three steps."""
-    options = _options(batches, samples, ALL_EPOCHS)
-    heads, memory = _heads_and_memory(
+    options = options_of(batches, samples, ALL_EPOCHS)
+    heads, memory = heads_and_memory(
         classes, Sizes((), width, samples, 1, classes_per_task=min(10, classes)), settings.device
     )
     steps = ALL_EPOCHS * len(list(_batches(classes, options, torch.Generator(), torch.device("cpu"))))
@@ -75,21 +75,21 @@ def loop_seconds(classes: int, width: int, samples: int, settings: Settings, bat
 
 def _compare_all_tasks(batches: Batches, sizes: Sizes, settings: Settings) -> Comparison:
     """From the second task on: the first one's heads need none."""
-    options = _options(batches, sizes.all_samples, ALL_EPOCHS)
+    options = options_of(batches, sizes.all_samples, ALL_EPOCHS)
     counts = range(2 * sizes.classes_per_task, max(sizes.classes) + 1, sizes.classes_per_task)
-    tasks = [_heads_and_memory(count, sizes, settings.device) for count in counts]
-    align(*tasks[0], options, _draws)
+    tasks = [heads_and_memory(count, sizes, settings.device) for count in counts]
+    align(*tasks[0], options, draws_of)
     clock = clock_of(settings)
     began = clock()
     for heads, memory in tasks:
-        align(heads, memory, options, _draws)
+        align(heads, memory, options, draws_of)
     ours = clock() - began
     plain = sum(loop_seconds(count, sizes.width, sizes.all_samples, settings, batches) for count in counts)
     numbers: Numbers = {"classes": max(sizes.classes), "width": sizes.width, "samples": sizes.all_samples}
     return _row("all tasks", options, numbers, (Cost(ours, ours), Cost(plain, plain)), None)
 
 
-def _options(batches: Batches, samples: int, epochs: int) -> AlignmentOptions:
+def options_of(batches: Batches, samples: int, epochs: int) -> AlignmentOptions:
     return AlignmentOptions(name="benchmark", batches=batches, samples=samples, epochs=epochs, robustness=0.1)
 
 
@@ -116,13 +116,13 @@ def align_by_loop(
     parameters = heads.trainable("all")
     for parameter in parameters:
         parameter.requires_grad_(True)
-    drawn, classes = memory.sample(options.samples, _draws("samples", 0, memory.means().device))
+    drawn, classes = memory.sample(options.samples, draws_of("samples", 0, memory.means().device))
     features, labels = drawn.flatten(0, 1), classes.to(drawn.device).repeat_interleave(options.samples)
     optimiser = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
     mean_loss = 0.0
     for epoch in range(options.epochs if steps is None else 1):
         optimiser.param_groups[0]["lr"] = cosine(options.lr, 0.0, epoch / options.epochs)
-        draws = _draws("batches", epoch, torch.device("cpu"))
+        draws = draws_of("batches", epoch, torch.device("cpu"))
         indices = list(islice(_batches(len(classes), options, draws, drawn.device), steps))
         mean_loss = 0.0
         for index in indices:
@@ -137,8 +137,8 @@ def align_by_loop(
 def _compare_step(
     heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions, sizes: Sizes, settings: Settings
 ) -> Comparison:
-    drawn, classes = memory.sample(options.samples, _draws("samples", 0, settings.device))
-    index = next(_batches(len(classes), options, _draws("batches", 0, torch.device("cpu")), settings.device))
+    drawn, classes = memory.sample(options.samples, draws_of("samples", 0, settings.device))
+    index = next(_batches(len(classes), options, draws_of("batches", 0, torch.device("cpu")), settings.device))
     labels = classes.to(settings.device)[index // options.samples]
     logits = heads(drawn.flatten(0, 1)[index]).detach().requires_grad_(True)
 
@@ -161,7 +161,7 @@ def _compare_alignment(
     heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions, sizes: Sizes, settings: Settings
 ) -> Comparison:
     def ours() -> tuple[GrowingHeads, float]:
-        aligned, measured = align(heads, memory, options, _draws)
+        aligned, measured = align(heads, memory, options, draws_of)
         return aligned, measured["loss"]
 
     def plain() -> tuple[GrowingHeads, float]:
@@ -185,7 +185,7 @@ def _row(
     return Comparison(SUBJECT, case, "seconds", *seconds, {"batches": options.batches} | numbers, agreement)
 
 
-def _heads_and_memory(classes: int, sizes: Sizes, device: torch.device) -> tuple[GrowingHeads, GaussianMemory]:
+def heads_and_memory(classes: int, sizes: Sizes, device: torch.device) -> tuple[GrowingHeads, GaussianMemory]:
     memory, draws = GaussianMemory(CovarianceOptions()), generator(0, "benchmark features")
     for label in range(classes):
         centre = torch.randn(sizes.width, generator=draws)
@@ -196,7 +196,7 @@ def _heads_and_memory(classes: int, sizes: Sizes, device: torch.device) -> tuple
     return heads.to(device), memory.to(device)
 
 
-def _draws(purpose: str, epoch: int, device: torch.device) -> torch.Generator:
+def draws_of(purpose: str, epoch: int, device: torch.device) -> torch.Generator:
     return generator(0, purpose, 0, epoch, device)
 
 

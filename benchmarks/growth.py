@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from alignment_loss import Sizes as AlignmentSizes
-from alignment_loss import _draws, _heads_and_memory, _options
+from alignment_loss import draws_of, heads_and_memory, options_of
 from backbone_speed import Case, build, synthetic, training_cost
 from lca.alignment import align
 from lca.config import validate_recipe
@@ -61,13 +61,13 @@ def measure(sizes: dict[str, Any], settings: Settings, progress: Progress) -> di
 def _alignment(classes: int, sizes: dict[str, Any], settings: Settings) -> dict[str, float]:
     """One epoch in balanced batches over classes of ten images; memory beyond what was there before."""
     shape = AlignmentSizes((), sizes["width"], sizes["samples"], 1, images=10)
-    heads, memory = _heads_and_memory(classes, shape, settings.device)
-    options = _options("balanced", sizes["samples"], 1)
+    heads, memory = heads_and_memory(classes, shape, settings.device)
+    options = options_of("balanced", sizes["samples"], 1)
     clock, on_gpu = clock_of(settings), settings.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     began = clock()
-    align(heads, memory, options, _draws)
+    align(heads, memory, options, draws_of)
     measured = {"classes": classes, "seconds": clock() - began}
     measured["microseconds a sample"] = 1e6 * measured["seconds"] / (classes * sizes["samples"])
     measured["stored MB"] = memory.expected_bytes(classes, 10, sizes["width"]) / 1e6
