@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -155,6 +155,13 @@ def task(index: int, counts: Mapping[str, int]) -> Task:
 def classifier(chosen: Recipe) -> ContinualClassifier:
     view = ViewOptions.model_validate({"augment": {"crop_scale": [0.6, 1.0], "flip": False}, "centre_crop": 1.0})
     return ContinualClassifier(chosen, view, backbone=load_tiny_backbone())
+
+
+def taught(model: ContinualClassifier, tasks: Iterable[Mapping[str, int]]) -> ContinualClassifier:
+    """The model, after it has learnt tasks of so many images a class."""
+    for number, counts in enumerate(tasks):
+        model.learn(task(number, counts))
+    return model
 
 
 def features_in(model: ContinualClassifier, subspace: str, images: ImageSet) -> torch.Tensor:

@@ -21,10 +21,7 @@ def make(*changes, **options):
 
 
 def taught(tasks=TASKS, *changes, **options):
-    model = make(*changes, **options)
-    for number, counts in enumerate(tasks):
-        model.learn(tiny.task(number, counts))
-    return model
+    return tiny.taught(make(*changes, **options), tasks)
 
 
 def unseen():
