@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lca.classifier import ContinualClassifier
-from lca.config import Recipe, ViewOptions, load_recipe
+from lca.config import Recipe, ViewOptions
 from lca.data.sources import load_source, read_card
 from lca.data.streams import Stream
 from lca.device import versions
@@ -25,6 +25,7 @@ from lca.evaluation.accuracy import mean_and_deviation
 from lca.evaluation.calibration import calibration_error
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
+from lca.recipe_files import load_recipe
 from lca.report.tables import markdown_table
 from lca.runs.experiment import run
 

@@ -6,16 +6,14 @@ from lca.config import (
     Recipe,
     ViewOptions,
     differences,
-    load_recipe,
     merge_mappings,
-    parse_override,
-    read_recipe,
     validate,
     validate_recipe,
 )
 from lca.errors import LcaError
 from lca.methods import methods
 from lca.methods.im import ImOptions
+from lca.recipe_files import load_recipe, parse_override, read_recipe
 from lca.tuning import tuners
 from lca.tuning.lora import LoraOptions
 

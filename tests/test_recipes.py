@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lca.config import load_recipe, read_recipe, recipe_names, recipe_summary
 from lca.files import read_json
 from lca.methods import methods
+from lca.recipe_files import load_recipe, read_recipe, recipe_names, recipe_summary
 from lca.runs.sweep import expand
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier, Prediction
-    from lca.config import Recipe, load_recipe
+    from lca.config import Recipe
     from lca.errors import LcaError
+    from lca.recipe_files import load_recipe
 
 __version__ = "0.1.0"
 
@@ -18,7 +19,7 @@ _HOMES = {
     "LcaError": "lca.errors",
     "Prediction": "lca.classifier",
     "Recipe": "lca.config",
-    "load_recipe": "lca.config",
+    "load_recipe": "lca.recipe_files",
 }
 
 __all__ = ["ContinualClassifier", "LcaError", "Prediction", "Recipe", "load_recipe"]

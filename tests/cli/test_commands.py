@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_read_is_named(lca, monkeypatch):
     def refused():
         raise PermissionError(13, "Permission denied", "some/file")
 
-    monkeypatch.setattr("lca.config.recipe_names", refused)
+    monkeypatch.setattr("lca.recipe_files.recipe_names", refused)
     code, out, err = lca("recipes")
     assert (code, out, err) == (74, "", "error: could not read or write some/file: Permission denied\n")
 

@@ -3,10 +3,10 @@
 import pytest
 
 from lca.backbones import embedded_names
-from lca.config import recipe_names
 from lca.data.sources import sources
 from lca.merging import operators
 from lca.methods import methods
+from lca.recipe_files import recipe_names
 from lca.tuning import tuners
 
 LISTS = {

@@ -4,8 +4,9 @@ import torch
 
 import tiny
 from lca.alignment import align
-from lca.config import TrainingOptions, load_recipe
+from lca.config import TrainingOptions
 from lca.randomness import generator
+from lca.recipe_files import load_recipe
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6, "0": 4}, {"2": 6, "9": 6})
 

@@ -215,7 +215,7 @@ def recipes_command() -> None:
 
       lca recipes
     """
-    from lca.config import recipe_names, recipe_summary
+    from lca.recipe_files import recipe_names, recipe_summary
 
     for name in recipe_names():
         entry(name, recipe_summary(name))

@@ -61,10 +61,10 @@ def run_command(
 
       lca run best --set 'method.align=[none, ca, lca, best]' --budget 9m
     """
-    from lca.config import load_recipe
     from lca.device import Compute
     from lca.progress import choose_progress
     from lca.ranks import joined
+    from lca.recipe_files import load_recipe
     from lca.runs.budget import Budget
     from lca.runs.experiment import run
 
@@ -114,10 +114,11 @@ def sweep_command(
 
       lca sweep compare-mini --workers 8 --reuse results/compare-mini.json
     """
-    from lca.config import merge_mappings, parse_override, read_recipe
+    from lca.config import merge_mappings
     from lca.files import read_json
     from lca.progress import choose_progress
     from lca.ranks import launched
+    from lca.recipe_files import parse_override, read_recipe
     from lca.runs.budget import Budget
     from lca.runs.sweep import expand, sweep
     from lca.runs.sweep import shard as part_of
