@@ -4,7 +4,6 @@ Prints a table and writes JSON. Seconds are reported, never judged; results that
 """
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import sys
@@ -27,7 +26,7 @@ import gaussian_sampling
 import merging
 import start_up
 import whole_run
-from lca.device import Compute
+from lca.device import Compute, versions
 from lca.errors import LcaError
 from lca.files import read_json, write_json
 from measuring import Comparison, Settings
@@ -43,7 +42,6 @@ SUBJECTS: dict[str, Callable[[Settings], list[Comparison]]] = {
     "start-up": start_up.compare,
     "run": whole_run.compare,
 }
-PACKAGES = ("lca", "torch", "torchvision", "timm", "safetensors", "pillow", "numpy")
 
 
 def main(arguments: list[str]) -> int:
@@ -108,10 +106,6 @@ def machine(compute: Compute) -> dict[str, Any]:
         "architecture": platform.machine(),
         "system": platform.system(),
     }
-
-
-def versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
