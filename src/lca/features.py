@@ -8,6 +8,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.backbones import Backbone
+from lca.backbones.patches import project_by_product
 from lca.config import TuningOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.views import evaluation_view
@@ -34,6 +35,8 @@ class FeatureExtractor(nn.Module):
         self.width = backbone.width
         self.compute = compute
         self.centre_crop = centre_crop
+        if compute.device.type == "cuda":
+            project_by_product(self.vit)
         self.tuner = tuners[tuning.name](tuning)
         before = [(parent, name, child) for parent in self.vit.modules() for name, child in parent.named_children()]
         self.tuner.attach(self.vit, generator(seed, "tuner"))

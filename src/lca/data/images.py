@@ -46,7 +46,10 @@ class Pixels:
         return self.canvas[number, :, :height, :width]
 
     def to(self, device: torch.device) -> "Pixels":
-        return Pixels(self.canvas.to(device), self.sizes.to(device))
+        """To a GPU from pinned memory: the program goes on meanwhile."""
+        pin = device.type == "cuda" and self.canvas.device.type == "cpu"
+        canvas, sizes = (each.pin_memory() if pin else each for each in (self.canvas, self.sizes))
+        return Pixels(canvas.to(device, non_blocking=pin), sizes.to(device, non_blocking=pin))
 
     @classmethod
     def of(cls, images: Sequence[Tensor]) -> "Pixels":

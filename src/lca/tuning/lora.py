@@ -46,9 +46,9 @@ class LoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dropped = functional.dropout(x, self.dropout, self.training)
-        update = functional.linear(functional.linear(dropped, self.down), self.up)
-        result: Tensor = self.inner(x) + self.scaling * update
-        return result
+        low = self.scaling * functional.linear(dropped, self.down)  # the narrow one is scaled, not the wide result
+        plain: Tensor = self.inner(x)
+        return torch.addmm(plain.flatten(0, -2), low.flatten(0, -2), self.up.t()).view_as(plain)
 
 
 @tuners.register("lora")
