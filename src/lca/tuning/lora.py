@@ -45,10 +45,13 @@ class LoraLinear(nn.Module):
         self.up = nn.Parameter(torch.zeros(inner.out_features, rank, device=inner.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled() and not (self.training and self.dropout):
+            folded = torch.addmm(self.inner.weight, self.up, self.down, alpha=self.scaling)
+            return functional.linear(x, folded, self.inner.bias)
         dropped = functional.dropout(x, self.dropout, self.training)
-        low = self.scaling * functional.linear(dropped, self.down)  # the narrow one is scaled, not the wide result
-        plain: Tensor = self.inner(x)
-        return torch.addmm(plain.flatten(0, -2), low.flatten(0, -2), self.up.t()).view_as(plain)
+        low = self.scaling * functional.linear(dropped, self.down)  # scaled here, where it is narrow
+        result: Tensor = self.inner(x) + functional.linear(low, self.up)
+        return result
 
 
 @tuners.register("lora")
