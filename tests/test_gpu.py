@@ -113,14 +113,17 @@ def test_an_exact_run_in_slices_ends_bit_equal_to_a_run_in_one_piece(photos, tmp
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 @pytest.mark.parametrize("method", list(methods))
 def test_captured_training_equals_the_plain_one(method, optimiser, photos, tmp_path, monkeypatch):
-    """Every method, with dropout: the captured steps draw what the plain ones draw."""
+    """Every method, with dropout: the captured steps draw what the plain ones draw. Rates are low enough that a change in
+    the last digit stays one: with its own `tuner_lr` a run of MOS on such images ends elsewhere."""
+    rate = 0.005 if optimiser == "sgd" else 0.002
     recipe = validate_recipe(
         {
             "data": {"source": f"folder:{photos}", "tasks": 2},
             "training": {
                 "epochs": 8,
                 "batch_size": 8,
-                "lr": 0.02 if optimiser == "sgd" else 0.002,
+                "lr": rate,
+                "tuner_lr": rate,
                 "optimiser": optimiser,
             },
             "tuning": {"name": "lora", "rank": 4, "dropout": 0.2},
@@ -171,7 +174,7 @@ def test_every_tuner_can_be_captured(name, photos, tmp_path, monkeypatch):
 def test_compiled_and_captured_training_equals_the_plain_one(name, photos, tmp_path, monkeypatch):
     """The fast path in fp32 beside the plain one: losses of every epoch, tuned tensors and accuracies."""
     tuning = {"name": name, **tiny.SMALL_TUNING.get(name, {})}
-    tuning |= {"dropout": 0.0} if name == "lora" else {}
+    tuning |= {"dropout": 0.0} if name in {"lora", "adapter"} else {}  # compiled, it draws other numbers
     outcomes = []
     for fast in (True, False):
         recipe = validate_recipe(
