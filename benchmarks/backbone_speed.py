@@ -57,11 +57,11 @@ SIZES: dict[Size, Sizes] = {
     "small": Sizes((Case(PICO, 16, 32, 128, 128),), (Case(PICO, 16, 64, 256, 256),), (2, 2)),
     "full": Sizes(
         (
-            Case("vit_base_patch16_224", 64, 256, 20 * 256, 8 * 256),
-            Case("vit_base_patch16_224", 64, 64, 60 * 64, 20 * 64),
-            Case("deit_tiny_patch16_224", 16, 256, 40 * 256, 8 * 256),
+            Case("vit_base_patch16_224", 64, 256, 20 * 256, 5 * 256),
+            Case("vit_base_patch16_224", 64, 64, 60 * 64, 12 * 64),
+            Case("deit_tiny_patch16_224", 16, 256, 40 * 256, 5 * 256),
         ),
-        (Case("vit_base_patch16_224", 64, 256, 40 * 256, 12 * 256),),
+        (Case("vit_base_patch16_224", 64, 256, 40 * 256, 5 * 256),),
         (PLAIN.workers, PUBLISHED.workers),
     ),
 }

@@ -60,21 +60,21 @@ def main(arguments: list[str]) -> int:
     settings = replace(settings, matrix_rate=most.matrix)
     console = Console(width=None if sys.stdout.isatty() else 150)
     started = time.perf_counter()
-    rows = []
-    for name in options.subjects or SUBJECTS:
-        console.print(f"measuring {name} ...", style="dim")
-        rows += SUBJECTS[name](settings)
+    rows: list[Comparison] = []
     result: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/run.py", *arguments]),
         "machine": described,
         "versions": versions(),
         "size": settings.size,
         "ceilings": {"matrix_tflops": round(most.matrix / 1e12, 1), "copy_gb_per_s": round(most.copy / 1e9, 1)},
-        "seconds": round(time.perf_counter() - started, 1),
-        "comparisons": [row.as_json() for row in rows],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(options.out, result)
+    for name in options.subjects or SUBJECTS:
+        console.print(f"measuring {name} ...", style="dim")
+        rows += SUBJECTS[name](settings)
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        result["comparisons"] = [row.as_json() for row in rows]
+        write_json(options.out, result)  # what was measured stays, should the next subject fail
     console.print(table(result["comparisons"]))
     console.print(f"{len(rows)} comparisons in {result['seconds']} s, written to {os.path.relpath(options.out)}")
     wrong = [row for row in rows if row.agreement and not row.agreement.holds]

@@ -110,11 +110,16 @@ def test_an_exact_run_in_slices_ends_bit_equal_to_a_run_in_one_piece(photos, tmp
         assert all(torch.equal(tensor, other.parts[part][name]) for name, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-@pytest.mark.parametrize("method", list(methods))
-def test_captured_training_equals_the_plain_one(method, optimiser, photos, tmp_path, monkeypatch):
-    """Every method, with dropout: the captured steps draw what the plain ones draw. Rates are low enough that a change in
-    the last digit stays one: with its own `tuner_lr` a run of MOS on such images ends elsewhere."""
+@pytest.mark.parametrize(
+    ("method", "optimiser", "loss"),
+    [
+        *((method, optimiser, "cross_entropy") for method in methods for optimiser in ("sgd", "adamw")),
+        ("im", "sgd", "lca"),
+    ],
+)
+def test_captured_training_equals_the_plain_one(method, optimiser, loss, photos, tmp_path, monkeypatch):
+    """Every method, with dropout: the captured steps draw what the plain ones draw. Rates are low enough that a change
+    in the last digit stays one: with its own `tuner_lr` a run of MOS on such images ends elsewhere."""
     rate = 0.005 if optimiser == "sgd" else 0.002
     recipe = validate_recipe(
         {
@@ -125,6 +130,7 @@ def test_captured_training_equals_the_plain_one(method, optimiser, photos, tmp_p
                 "lr": rate,
                 "tuner_lr": rate,
                 "optimiser": optimiser,
+                "loss": loss,
             },
             "tuning": {"name": "lora", "rank": 4, "dropout": 0.2},
             "method": tiny.method_section(method),
