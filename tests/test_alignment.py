@@ -14,6 +14,7 @@ from lca.alignment import (
     AlignmentOptions,
     _batches,
     align,
+    chosen_heads,
     lca_loss,
     lda_heads,
     nearest_mean_mask,
@@ -279,6 +280,51 @@ def test_only_the_chosen_heads_move(chosen, moved):
     aligned = align(heads, memory, options(train_heads=chosen, epochs=1), randomness)[0]
     changed = [not torch.equal(old.weight, new.weight) for old, new in zip(heads.tasks, aligned.tasks, strict=True)]
     assert [number for number, each in enumerate(changed) if each] == moved
+
+
+@pytest.mark.parametrize(
+    ("choice", "heads", "chosen"),
+    [
+        ("oldest", 10, (0, 1, 2, 3, 4)),  # the paper's "half": five of ten and three of five
+        ("newest", 10, (5, 6, 7, 8, 9)),
+        ("oldest", 5, (0, 1, 2)),
+        ("newest", 5, (2, 3, 4)),
+        ("oldest", 1, (0,)),
+        ("newest", 1, (0,)),
+        ("random", 1, (0,)),
+        ("all", 5, "all"),
+        ("none", 5, "none"),
+        ((-1, 0), 5, (-1, 0)),
+    ],
+)
+def test_half_of_the_heads(choice, heads, chosen):
+    assert chosen_heads(choice, heads, generator(5, "heads")) == chosen
+
+
+def test_a_random_half_is_the_seeds_and_the_tasks():
+    """Drawn from nothing else, a resumed run draws it again."""
+    halves = [set(chosen_heads("random", 9, generator(5, "heads", task))) for task in range(60)]
+    again = [set(chosen_heads("random", 9, generator(5, "heads", task))) for task in range(60)]
+    assert halves == again
+    assert {len(half) for half in halves} == {5}
+    assert set.union(*halves) == set(range(9))
+    assert set.intersection(*halves) == set()
+
+
+@pytest.mark.parametrize("choice", ["oldest", "newest", "random"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "mlp"])
+def test_the_other_half_of_the_heads_stays_exactly_as_it_was(choice, kind):
+    """Also where momentum and weight decay would move heads whose gradient is 0."""
+    memory, _, _ = separable()
+    heads = random_heads((1, 2, 1, 1, 1), name=kind)
+    aligned = align(heads, memory, options(train_heads=choice, epochs=2, weight_decay=0.1), randomness)[0]
+    moved = {
+        number
+        for number, (old, new) in enumerate(zip(heads.tasks, aligned.tasks, strict=True))
+        if any(not torch.equal(old.state_dict()[name], each) for name, each in new.state_dict().items())
+    }
+    drawn = chosen_heads("random", 5, randomness("heads to align", 0, "cpu"))
+    assert moved == {"oldest": {0, 1, 2}, "newest": {2, 3, 4}, "random": set(drawn)}[choice]
 
 
 def test_prototypes_become_the_class_means_and_take_no_steps():

@@ -249,6 +249,7 @@ def test_what_is_refused(tmp_path):
     }
     jobs = [Job(tiny.recipe(method=section), tmp_path / name) for name, section in couple.items()]
     jobs += [
+        Job(recipe_of("im", training={"loss": "lca"}), tmp_path / "loss"),
         Job([recipe_of("im"), recipe_of("im", seed=6)], tmp_path / "seeds"),
         Job([recipe_of("im"), recipe_of("im", data={"train_limit": 5})], tmp_path / "images"),
         Job(recipe_of("im", data={"source": "folder:nowhere"}), tmp_path / "nowhere"),
@@ -259,9 +260,10 @@ def test_what_is_refused(tmp_path):
     (code, met), other = together(jobs)
     assert code == 0
     assert other == (code, met)
-    options = ["orthogonality", "calibration", "batch_vote", "batch_vote", "reference_reshape"]
-    for option, message in zip(options, met, strict=False):
-        assert f"method.{option} lets the images of a batch influence each other" in message
+    options = [f"method.{name}" for name in ("orthogonality", "calibration", "batch_vote", "batch_vote")]
+    for option, message in zip([*options, "method.reference_reshape", "training.loss"], met, strict=False):
+        assert f"{option} lets the images of a batch influence each other" in message
+    met = met[1:]
     for message in met[5:7]:
         assert "recipe, weights and images must be the same on all ranks, but differ from rank 0 on rank 1" in message
     assert "nowhere" in met[7]

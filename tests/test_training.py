@@ -1,11 +1,15 @@
+import itertools
+
 import pytest
 import torch
 from torch.nn import functional
 
+import tiny
 from lca.config import AugmentOptions, TrainingOptions
 from lca.data.views import draw_crops, training_view
 from lca.errors import LcaError
 from lca.heads import GrowingHeads, HeadOptions
+from lca.methods import methods
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.schedules import cosine
@@ -49,6 +53,62 @@ def test_one_epoch_is_plain_sgd(make_extractor, make_task):
         optimiser.step()
     assert equal(extractor.tensors(), other.tensors())
     assert torch.equal(heads.tasks[0].weight, head.weight)
+
+
+def test_an_epoch_with_the_lca_loss(make_extractor, make_task):
+    """The same epoch by hand: class by class and pair by pair. The last batch has two images, one class may have one."""
+    task = make_task(2, ("a", "b"), 5)
+    extractor, heads, tuning = start(make_extractor, loss="lca", robustness=0.7, momentum=0.0, weight_decay=0.0)
+    measured = tuning.epoch(task, 0, heads)
+    tuning.finish(task, heads, [0, 1])
+
+    other = make_extractor().train()
+    head = heads.new_head(2, generator(3, "head", 2))
+    parameters = [*other.tuned_parameters().values(), *head.parameters()]
+    boxes, flips = draw_crops(task.train.pixels.sizes, AUGMENT, generator(3, "augment", 2, 0))
+    total = 0.0
+    for index in torch.randperm(10, generator=generator(3, "shuffle", 2, 0)).split(4):
+        views = training_view(task.train.pixels[index], boxes[index], flips[index], other.preprocessing)
+        labels = task.train.labels[index]
+        losses = functional.cross_entropy(head(other(views)), labels, reduction="none")
+        terms = []
+        for label in labels.unique():
+            own = list(losses[labels == label])
+            pairs = [(one - two).abs() for one, two in itertools.combinations(own, 2)]
+            terms.append(sum(own) / len(own) + (0.7 * sum(pairs) / len(pairs) if pairs else 0))
+        loss = sum(terms) / len(terms)
+        total += len(index) * loss.item()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= 0.05 * gradient
+    assert measured["loss"] == pytest.approx(total / 10, rel=1e-5)
+    torch.testing.assert_close(heads.tasks[0].weight, head.weight.detach())
+    for name, tensor in extractor.tensors().items():
+        torch.testing.assert_close(tensor, other.tensors()[name])
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "lca"])
+def test_no_loss_waits_for_the_device(make_extractor, loss):
+    """A step is captured on a GPU. Tensors without values refuse whatever would have to know them."""
+    _, _, tuning = start(make_extractor, loss=loss)
+    logits, labels = torch.empty(8, 3, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
+    assert tuning.class_loss(logits.requires_grad_(), labels).shape == ()
+    with pytest.raises(RuntimeError):
+        labels.unique()
+
+
+@pytest.mark.parametrize("name", list(methods))
+def test_every_method_that_trains_follows_the_loss(name):
+    losses = ("cross_entropy", "lca")
+    models = [
+        tiny.classifier(tiny.recipe(method=tiny.method_section(name), training={"loss": loss})) for loss in losses
+    ]
+    trains = isinstance(getattr(models[0].method, "training", None), FineTuning)
+    assert trains or name == "simplecil"
+    for model in models:
+        model.learn(tiny.task(0, {"0": 5, "1": 3, "2": 4}))
+    states = [model.state().parts for model in models]
+    same = all(equal(states[0][part], states[1][part]) for part in states[0])
+    assert same != trains
 
 
 def test_training_learns(make_extractor, make_task):

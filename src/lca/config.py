@@ -188,6 +188,11 @@ class TrainingOptions(Options):
     """The cosine schedule's end for `lr`, reached after the last epoch; `tuner_lr` ends in proportion."""
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
+    loss: Literal["cross_entropy", "lca"] = "cross_entropy"
+    """On the task's own classes. `lca`: the alignment loss (Eq. 1 and 2) as the training loss, on the features of the
+    images instead of samples (the paper's Remark 1)."""
+    robustness: float = Field(0.1, ge=0)
+    """`lca`: λ, the weight of the pairwise term |ℓ(z) - ℓ(z')| of images of one class in a batch."""
     distillation: float = Field(0.0, ge=0)
     """Weight of the mean squared difference to the previous backbone's feature of the same view, from task 2 on."""
 

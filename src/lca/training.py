@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lca.alignment import AlignmentOptions, lca_loss
 from lca.data.streams import Task
 from lca.data.views import draw_crops, training_view
 from lca.device import replayed
@@ -72,10 +73,10 @@ class _Running:
 class FineTuning:
     """Fine-tuning of a task's classes with a head of their own, restartable after every epoch.
 
-    Cross-entropy on the task's classes; SGD or AdamW over tuned tensors and head, the learning rate set per epoch. All
-    draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so the epoch after a restart is the
-    epoch that would have been. With a teacher (tuned tensors of an earlier backbone), the mean squared difference
-    between the features of the same view under both is added.
+    Cross-entropy on the task's classes, or the LCA loss (`class_loss`); SGD or AdamW over tuned tensors and head, the
+    learning rate set per epoch. All draws of an epoch (order, crops, flips, dropout) come from (seed, task, epoch), so
+    the epoch after a restart is the epoch that would have been. With a teacher (tuned tensors of an earlier backbone),
+    the mean squared difference between the features of the same view under both is added.
 
     On a GPU a task's first step runs as it is, and the second one is captured and replayed from then on. A step must
     therefore not wait for the GPU (`.item()`, a Python `if` on a tensor), and what a subclass reads in it must keep its
@@ -89,6 +90,7 @@ class FineTuning:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._extractor, self._options = setting.extractor, setting.training
+        self._lca = AlignmentOptions(name="training", robustness=setting.training.robustness)
         self._running: _Running | None = None
         self._replay: Callable[[Tensor], None] | None = None
         self._stored: Part = {}
@@ -141,11 +143,22 @@ class FineTuning:
         """The loss of a batch and the logits of the task's classes; `labels` count within the task."""
         features = self._extractor(views)
         logits = head(features)
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.class_loss(logits, labels)
         if teacher is not None and self._options.distillation:
             target = self.features_before(views, teacher)
             loss = loss + self._options.distillation * functional.mse_loss(features, target)
         return loss, logits
+
+    def class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch on the task's classes, by its logits: `training.loss`.
+
+        `lca` (Tran et al., ICLR 2026, Remark 1) is the mean over the classes k in the batch of mean_k ℓ + λ mean_k
+        |ℓ_i - ℓ_j|, i ≠ j, with ℓ the cross-entropy of an image: Eq. 1 and 2 with the batch's own features in place of
+        samples of Gaussians. A class with a single image in the batch has no pairs.
+        """
+        if self._options.loss == "lca":
+            return lca_loss(logits, labels, self._lca, [logits.shape[1]])
+        return functional.cross_entropy(logits, labels)
 
     @torch.no_grad()
     def features_before(self, views: Tensor, teacher: Mapping[str, Tensor]) -> Tensor:

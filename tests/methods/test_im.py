@@ -122,6 +122,8 @@ TRAINING = {
     "final_lr": ({}, {"final_lr": 0.04}),
     "momentum": ({}, {"momentum": 0.5}),
     "weight_decay": ({}, {"weight_decay": 0.1}),
+    "loss": ({}, {"loss": "lca"}),
+    "robustness": ({"loss": "lca"}, {"loss": "lca", "robustness": 2.0}),
     "distillation": ({}, {"distillation": 2.0}),
 }
 AUGMENT = {
@@ -168,6 +170,13 @@ def test_every_alignment_option_changes_a_number(run, key):
     tight = {"covariance": {"ridge": 1.0}} if key == "nearest_mean_filter" else {}
     one, two = (run(options({**tight, **each}))[1]["a"] for each in (base, change))
     assert differ(one, two)
+
+
+def test_which_heads_are_aligned_changes_a_number(run):
+    choices = ("all", "oldest", "newest", "random")
+    branches = [{**ALIGN, "name": choice, "train_heads": choice} for choice in choices]
+    logits = run({"align": branches}, TASKS, seed=4)[1]
+    assert all(differ(logits[one], logits[two]) for number, one in enumerate(choices) for two in choices[:number])
 
 
 @pytest.mark.parametrize("key", COVARIANCE)

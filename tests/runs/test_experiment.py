@@ -164,9 +164,12 @@ def test_a_kept_model_predicts_what_the_run_says(finished):
     assert "3/none/unknown" not in data
 
 
-@pytest.mark.parametrize("name", ["im", "finetune", "joint"])
-def test_a_budget_stops_after_every_step_and_the_end_is_the_same(tmp_path, name):
-    chosen = tiny.recipe(method=tiny.method_section(name))
+LCA_LOSS = {"training": {"loss": "lca"}, "method": {"align": [tiny.branch("half", train_heads="random")]}}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("im", {}), ("im", LCA_LOSS), ("finetune", {}), ("joint", {})])
+def test_a_budget_stops_after_every_step_and_the_end_is_the_same(tmp_path, name, changes):
+    chosen = tiny.recipe({"method": tiny.method_section(name)}, changes)
     run(chosen, tmp_path / "whole")
     stops = 0
     while True:

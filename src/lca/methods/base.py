@@ -113,7 +113,7 @@ class Method(ABC):
 
     def couples_images(self) -> str | None:
         """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
-        return None
+        return "training.loss" if self.setting.training.loss == "lca" else None
 
     def branches(self) -> list[str]:
         """Names of the classifiers that stand on the one backbone."""

@@ -70,7 +70,8 @@ class DualPrompt(Prompted):
         return {number: insert_prefix(vit, number, None) for number in (*self.general, *self.expert)}
 
     def couples_images(self) -> str | None:
-        return next((name for name in ("batch_vote", "reference_reshape") if getattr(self.options, name)), None)
+        on = [name for name in ("batch_vote", "reference_reshape") if getattr(self.options, name)]
+        return f"method.{on[0]}" if on else super().couples_images()
 
     def grow(self, task: int) -> None:
         entry, width = self._entries(), self.setting.extractor.width

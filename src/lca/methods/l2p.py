@@ -75,7 +75,7 @@ class L2p(Prompted):
         return {0: insert_tokens(vit, None, class_position(vit), pool=True)}
 
     def couples_images(self) -> str | None:
-        return "batch_vote" if self.options.batch_vote else None
+        return "method.batch_vote" if self.options.batch_vote else super().couples_images()
 
     def trained(self) -> dict[str, nn.Parameter]:
         return self.prompts

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.heads import HeadOptions, TaskHead
@@ -49,7 +48,7 @@ class Probing(FineTuning):
         self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         logits = head(views)
-        return functional.cross_entropy(logits, labels), logits
+        return self.class_loss(logits, labels), logits
 
 
 @methods.register("linear_probe")

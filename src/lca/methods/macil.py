@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from lca.alignment import AlignmentOptions
 from lca.data.streams import Task
@@ -51,7 +50,7 @@ class CalibratedTraining(FineTuning):
     ) -> tuple[Tensor, Tensor]:
         features = self._extractor(views)
         logits = head(features)
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.class_loss(logits, labels)
         if teacher is not None and self._method.options.calibration:
             old = within_distances(self.features_before(views, teacher), labels, self._whitening)
             new = within_distances(features, labels, self._whitening)
@@ -103,4 +102,4 @@ class Macil(IncrementalMerging):
         self.training = CalibratedTraining(self)
 
     def couples_images(self) -> str | None:
-        return "calibration" if self.options.calibration else None
+        return "method.calibration" if self.options.calibration else super().couples_images()

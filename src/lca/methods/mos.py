@@ -76,7 +76,7 @@ class MosTraining(FineTuning):
             self._merge({name: self._block(name) + 1 for name in self._average})
         features = self._extractor(views)
         logits = head(features)
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.class_loss(logits, labels)
         if self._mos.orthogonality:
             loss = loss + self._mos.orthogonality * orthogonality(self._means, features)
         return loss, logits
@@ -142,7 +142,7 @@ class Mos(AlignedSubspaces):
         return HeadOptions(bias=True)
 
     def couples_images(self) -> str | None:
-        return "orthogonality" if self.options.orthogonality else None
+        return "method.orthogonality" if self.options.orthogonality else super().couples_images()
 
     def start(self) -> Part:
         return self.tuned()[-1] if self.tuned() else self.initial

@@ -15,7 +15,6 @@ import torch
 from pydantic import Field
 from timm.models import VisionTransformer
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.errors import LcaError
@@ -50,7 +49,7 @@ class PromptTraining(FineTuning):
     ) -> tuple[Tensor, Tensor]:
         query = self._method.query(views)
         logits = head(self._method.prompted(views, self._method.training_rows(query)))
-        return functional.cross_entropy(logits, labels) + self._method.training_term(query), logits
+        return self.class_loss(logits, labels) + self._method.training_term(query), logits
 
 
 class Prompted(SequentialFineTuning):

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from lca.alignment import AlignmentOptions, softmax_entropy
 from lca.branches import BranchedOptions
@@ -47,7 +46,7 @@ class TunaTraining(FineTuning):
     ) -> tuple[Tensor, Tensor]:
         logits = head(self._extractor(views))
         own = labels[:, None] == torch.arange(head.classes, device=labels.device)
-        return functional.cross_entropy(logits - self._margin * own, labels), logits
+        return self.class_loss(logits - self._margin * own, labels), logits
 
 
 @methods.register("tuna")

@@ -91,8 +91,8 @@ class _Experiment:
         coupled = self.classifier.method.couples_images()
         if self.ranks.count > 1 and coupled:
             raise LcaError(
-                f"method.{coupled} lets the images of a batch influence each other, so that ranks cannot share them "
-                "out; switch it off, or run this recipe in one process"
+                f"{coupled} lets the images of a batch influence each other, so that ranks cannot share them out; "
+                "switch it off, or run this recipe in one process"
             )
         self.cache = None if trunks is None else TrunkCache(trunks, self.classifier, self.source)
         self.task = 0
