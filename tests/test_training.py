@@ -56,7 +56,7 @@ def test_one_epoch_is_plain_sgd(make_extractor, make_task):
 
 
 def test_an_epoch_with_the_lca_loss(make_extractor, make_task):
-    """The same epoch by hand: class by class and pair by pair. The last batch has two images, one class may have one."""
+    """The same epoch by hand, class by class and pair by pair."""
     task = make_task(2, ("a", "b"), 5)
     extractor, heads, tuning = start(make_extractor, loss="lca", robustness=0.7, momentum=0.0, weight_decay=0.0)
     measured = tuning.epoch(task, 0, heads)
