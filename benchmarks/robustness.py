@@ -85,7 +85,7 @@ def show(results: dict[str, Any]) -> str:
         for what, (kind, count) in parts.items()
         if results[count] < WHOLE
     ]
-    return f"{results['backbone']}, {results['machine']['name']}\n\n{markdown_table(['what', 'seconds'], rows)}"
+    return f"**{results['backbone']}, {results['machine']['name']}**\n\n{markdown_table(['what', 'seconds'], rows)}"
 
 
 def main() -> None:
