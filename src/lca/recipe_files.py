@@ -1,9 +1,10 @@
 """Recipe files, in YAML: the ones that come with the package and a user's own.
 
-`extends: NAME` starts from another recipe, `--set a.b=c` changes one key.
+`extends: NAME` starts from another recipe, `--set a.b=c` changes one key. A section named after a scale (`mini`) holds
+what is different there, and `--scale` chooses it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import yaml
 from lca.config import Recipe, merge_mappings, nest, validate_recipe
 from lca.errors import LcaError, nearest
 
+SCALES = ("mini",)
+"""Sections that a recipe may have beside its keys."""
+
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
-    return sorted(path.stem for path in _shipped_recipes().glob("*.yaml"))
+    """Names of the recipes that come with the package; those in a folder are named with it."""
+    root = _shipped_recipes()
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
 
 
 def recipe_summary(name: str) -> str:
@@ -24,33 +29,23 @@ def recipe_summary(name: str) -> str:
     return first.removeprefix("#").strip()
 
 
-def read_recipe(name_or_path: str, overrides: Iterable[str] = (), _above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The mapping of a shipped recipe or a YAML file, with what it extends and the `a.b=c` overrides applied.
+def read_recipe(name_or_path: str, overrides: Iterable[str] = (), scale: str | None = None) -> dict[str, Any]:
+    """The mapping of a shipped recipe or a YAML file: with what it extends, what its section of that scale changes, and
+    the `a.b=c` overrides applied.
 
     A method's name is a recipe as well: the method with its defaults.
     """
-    path = Path(name_or_path)
-    if path.suffix not in {".yaml", ".yml"}:
-        path = _shipped_recipes() / f"{name_or_path}.yaml"
-        if not path.is_file():
-            from lca.methods import methods
-
-            if name_or_path in methods:
-                return _overridden({"method": name_or_path}, overrides)
-            hint = nearest(name_or_path, [*recipe_names(), *methods])
-            raise LcaError(
-                f"there is no recipe {name_or_path!r}; {hint}{'' if hint.endswith('?') else '.'} "
-                "A recipe of your own is given as a path that ends in .yaml."
-            )
-    if path.resolve() in _above:
-        raise LcaError(f"{path} extends itself, by way of {', '.join(str(each) for each in _above)}")
-    content = _read_yaml(path)
-    parent = content.pop("extends", None)
-    if parent is not None:
-        beside = path.parent / str(parent)
-        below = read_recipe(str(beside) if beside.suffix else str(parent), (), (*_above, path.resolve()))
-        content = merge_mappings(below, content)
-    return _overridden(content, overrides)
+    content = _read(name_or_path)
+    sections = {each: content.pop(each, None) for each in SCALES}
+    if scale is not None:
+        if scale not in SCALES:
+            raise LcaError(f"there is no scale {scale!r}; {nearest(scale, SCALES)}")
+        if not isinstance(sections[scale], Mapping):
+            raise LcaError(f"{name_or_path} has no section `{scale}` that says what is different at this scale")
+        content = _over(content, sections[scale])
+    for override in overrides:
+        content = merge_mappings(content, parse_override(override))
+    return content
 
 
 def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
@@ -73,10 +68,39 @@ def parse_override(text: str) -> dict[str, Any]:
         raise LcaError(f"--set {text}: the value is not YAML ({error})") from error
 
 
-def _overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    for override in overrides:
-        content = merge_mappings(content, parse_override(override))
-    return content
+def _read(name_or_path: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe over what it extends; `above` are the files that led here."""
+    path = Path(name_or_path)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = _shipped_recipes() / f"{name_or_path}.yaml"
+        if not path.is_file():
+            from lca.methods import methods
+
+            if name_or_path in methods:
+                return {"method": name_or_path}
+            hint = nearest(name_or_path, [*recipe_names(), *methods])
+            raise LcaError(
+                f"there is no recipe {name_or_path!r}; {hint}{'' if hint.endswith('?') else '.'} "
+                "A recipe of your own is given as a path that ends in .yaml."
+            )
+    if path.resolve() in above:
+        raise LcaError(f"{path} extends itself, by way of {', '.join(str(each) for each in above)}")
+    content = _read_yaml(path)
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content
+    beside = path.parent / str(parent)
+    return _over(_read(str(beside) if beside.suffix else str(parent), (*above, path.resolve())), content)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`. An axis of the grid is replaced as a whole: its values are a choice, not sections."""
+    merged = merge_mappings(below, above)
+    for key in ("grid", *SCALES):
+        old, new = below.get(key), above.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            merged[key] = {**old, **new} if key == "grid" else _over(old, new)
+    return merged
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

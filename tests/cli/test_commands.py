@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -217,6 +218,29 @@ def test_a_sweep_takes_what_a_pack_has(lca, recipe):
     assert (code, "there is no file nowhere.json" in err) == (2, True)
 
 
+def test_a_sweep_at_another_scale(lca, recipe, tmp_path):
+    words = [
+        "sweep",
+        recipe({**SMALL.dump(), "method": {"name": "im", "align": "none"}, "mini": {"grid": {"seed": [7]}}}),
+        "--scale",
+        "mini",
+        "--trunks",
+        "kept",
+    ]
+    assert lca(*words)[0] == 0
+    packed = json.loads((tmp_path / "runs" / "mine-mini" / "pack.json").read_text())
+    assert [cell["seed"] for cell in packed["cells"]] == [7]
+    assert (tmp_path / "kept").is_dir()
+    assert not (tmp_path / "runs" / "mine-mini" / "trunks").exists()
+
+
+def test_the_main_table_is_there_at_the_mini_scale(lca, tmp_path):
+    pack = Path(__file__).parents[2] / "results" / "compare-mini.json"
+    code, _, err = lca("sweep", "paper/main-table", "--scale", "mini", "--reuse", pack)
+    assert (code, err) == (0, ""), "nothing is left to run"
+    assert "| IM lca | 3 |" in (tmp_path / "runs" / "main-table-mini" / "table.md").read_text()
+
+
 def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):
     def phases(self, task, labels):
         raise RuntimeError("the disk is on fire")
@@ -238,6 +262,8 @@ def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):
         (["--grid", "seed=[1"], "not YAML"),
         (["--grid", "seed=[]"], "grid must map dotted keys to lists"),
         (["--budget", "x"], "--budget takes a time"),
+        (["--scale", "mini"], "mine.yaml has no section `mini`"),
+        (["--scale", "maxi"], "there is no scale 'maxi'; did you mean 'mini'?"),
     ],
 )
 def test_mistakes_of_a_sweep(lca, recipe, words, message):

@@ -96,13 +96,24 @@ def sweep_command(
     reuse: Annotated[
         list[Path], typer.Option("--reuse", metavar="PACK", help="Take what a pack has; may be repeated.")
     ] = [],  # noqa: B006
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", metavar="NAME", help="Run the recipe as its section of this name says: mini."),
+    ] = None,
+    trunks: Annotated[
+        Path | None,
+        typer.Option(
+            "--trunks", help="Where trained backbones are kept, also for other sweeps.", show_default="in the folder"
+        ),
+    ] = None,
     budget: BudgetText = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of recipes, skip what is finished, and pack all results into one file.
 
     Failed cells are reported as failed and do not stop the others. Cells that differ only in their alignment share one
-    training. Small models leave most of a GPU idle: several workers use it better, though each run takes longer.
+    training. Small models leave most of a GPU idle: several workers use it better, though each run takes longer. The
+    recipes of the paper (docs/paper.md) can be run small: --scale mini.
 
     Examples:
 
@@ -113,6 +124,8 @@ def sweep_command(
       lca sweep cifar100-mini --shard 1/4 --budget 9m
 
       lca sweep compare-mini --workers 8 --reuse results/compare-mini.json
+
+      lca sweep paper/main-table --scale mini --reuse results/compare-mini.json
     """
     from lca.config import merge_mappings
     from lca.files import read_json
@@ -125,8 +138,8 @@ def sweep_command(
 
     if launched() > 1:
         raise LcaError("torchrun is for `lca run`; a sweep has --workers for more processes")
-    content = read_recipe(recipe, overrides)
-    name = content.setdefault("name", Path(recipe).stem)
+    content = read_recipe(recipe, overrides, scale)
+    name = content["name"] = str(content.get("name", Path(recipe).stem)) + (f"-{scale}" if scale else "")
     for text in grid:
         key, _, _ = text.partition("=")
         value = parse_override(f"value={text.partition('=')[2]}")["value"]
@@ -138,15 +151,23 @@ def sweep_command(
         if not slash or not number.isdigit() or not count.isdigit():
             raise LcaError(f"--shard takes I/N, for example 1/4; came {shard!r}")
         only = part_of(cells, int(number), int(count))
-    folder = out or Path("runs") / str(name)
+    folder = out or Path("runs") / name
     limit, known = Budget.parse(budget), [read_json(path) for path in reuse]
     with _helpers(workers - 1):
         packed = _resumable(
-            lambda: sweep(cells, folder, only=only, reuse=known, budget=limit, progress=choose_progress(quiet))
+            lambda: sweep(
+                cells,
+                folder,
+                only=only,
+                reuse=known,
+                trunks=trunks,
+                budget=limit,
+                progress=choose_progress(quiet),
+            )
         )
     if workers > 1:
         packed = sweep(cells, folder, only=[])
-    failed = _show_pack(packed, folder, str(name))
+    failed = _show_pack(packed, folder, name)
     if failed:
         raise typer.Exit(SOME_FAILED)
 

@@ -99,13 +99,15 @@ def sweep(
     *,
     only: list[Cell] | None = None,
     reuse: Iterable[Mapping[str, Any]] = (),
+    trunks: Path | None = None,
     budget: Budget | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run all cells, or `only` some of them, that are not finished; a failed cell is recorded and the others go on.
 
-    What is finished in a pack of `reuse` is taken from there. Several processes may work in one folder: each takes
-    cells that no other is running. Returns the pack of all cells, whoever ran them.
+    What is finished in a pack of `reuse` is taken from there. Trained backbones are kept in `trunks`, by default in the
+    sweep's folder. Several processes may work in one folder: each takes cells that no other is running. Returns the
+    pack of all cells, whoever ran them.
 
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
@@ -118,7 +120,7 @@ def sweep(
         try:
             with hold(out / "running" / trunk, "another process runs these cells"):
                 for cell in sharing:
-                    _run_cell(cell, cells, out, began, budget, progress)
+                    _run_cell(cell, cells, out, trunks or out / "trunks", began, budget, progress)
         except BusyError:
             continue
     packed = pack(cells, out)
@@ -126,7 +128,9 @@ def sweep(
     return packed
 
 
-def _run_cell(cell: Cell, cells: list[Cell], out: Path, began: float, budget: Budget, progress: Progress) -> None:
+def _run_cell(
+    cell: Cell, cells: list[Cell], out: Path, trunks: Path, began: float, budget: Budget, progress: Progress
+) -> None:
     """Run a cell that is not finished, and that did not fail since this sweep began."""
     folder = out / "cells" / cell.folder
     failure = folder / "failed.json"
@@ -140,7 +144,7 @@ def _run_cell(cell: Cell, cells: list[Cell], out: Path, began: float, budget: Bu
         f"{cell.recipe.data.source}, seed {cell.recipe.seed}"
     )
     try:
-        run(cell.recipe, folder, trunks=out / "trunks", budget=budget, progress=progress)
+        run(cell.recipe, folder, trunks=trunks, budget=budget, progress=progress)
         failure.unlink(missing_ok=True)
     except (BudgetSpent, BusyError):
         raise
@@ -153,17 +157,19 @@ def _run_cell(cell: Cell, cells: list[Cell], out: Path, began: float, budget: Bu
 
 
 def _take_over(cells: list[Cell], out: Path, packs: Iterable[Mapping[str, Any]]) -> None:
-    """Put the results that packs already have where this sweep would put them.
-
-    They are known by their recipes: options that were added since have their defaults.
-    """
-    finished = [entry["results"] for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
-    known = {Cell("", validate_recipe(results["recipe"], "a reused pack")).key: results for results in finished}
+    """Put the results that packs already have where this sweep would put them."""
+    known = known_cells(packs)
     for cell in cells:
         path = RunFolder(out / "cells" / cell.folder).results
         if cell.key in known and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, known[cell.key])
+
+
+def known_cells(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of packs by the key of their recipes; options that were added since have their defaults."""
+    finished = [entry["results"] for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
+    return {Cell("", validate_recipe(results["recipe"], "a reused pack")).key: results for results in finished}
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
