@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lca.cli import app
 
 ROOT = Path(__file__).parent.parent
-MARKED = re.compile(r"<!-- ((?:lca|python benchmarks/\w+\.py) .+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- ((?:lca|python (?:benchmarks|docs)/\w+\.py)(?: .+?)?) -->\n(.*?)<!-- end -->", re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
