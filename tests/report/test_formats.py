@@ -8,6 +8,7 @@ import pytest
 from lca.report.comparison import METRICS, classifiers
 from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
 from lca.report.reading import Run
+from lca.report.tables import OVERALL
 from packs import made
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
@@ -90,3 +91,25 @@ def test_markdown_has_intervals_ranks_and_differences(found):
     (poor,) = [line for line in lines[lines.index("Minus good, on the same seeds:") :] if "λ" in line]
     assert "| -10.0 |" in poor, "60 and 55 are both ten below: there is no spread, so no interval"
     assert r"$x^2$ \\end{tabular} &lt;b>" in poor
+
+
+def test_several_data_sets_come_together_in_one_table():
+    right = {("a", "one"): 8, ("b", "one"): 6, ("c", "one"): 1, ("a", "folder:x_y"): 5, ("b", "folder:x_y"): 9}
+    right |= {("joint", "one"): 10, ("joint", "folder:x_y"): 10}
+    runs = [
+        Run(label, made({"default": [[n, n], [n] * 4]}, source=source, method="joint" if label == "joint" else "im"))
+        for (label, source), n in right.items()
+    ]
+    found = classifiers(runs)
+    lines = as_markdown(found).splitlines()
+    assert lines[lines.index("**all data sets**") + 2 : -2] == [
+        "| AA | one | x_y | Overall | rank |",
+        "| --- | --- | --- | --- | --- |",
+        "| a | **80.0** | *50.0* | *65.0* | 1.5 |",
+        "| b | *60.0* | **90.0** | **75.0** | 1.5 |",
+        "| joint | 100.0 | 100.0 | 100.0 | - |",
+    ]
+    assert lines[-1].endswith(OVERALL)
+    latex = as_latex(found).partition("% all data sets, AA\n")[2]
+    assert r"Classifier & one & x\_y & Overall & rank \\" in latex
+    assert cells(latex)[1] == ["b", r"\textit{60.0}", r"\textbf{90.0}", r"\textbf{75.0}", "1.5"]

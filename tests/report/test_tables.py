@@ -1,10 +1,22 @@
 """Rows, cells and Markdown, by hand."""
 
 import math
+import re
 
 import pytest
 
-from lca.report.tables import HEADER, LEGEND, cells_of, markdown, pivot_markdown, print_rows, rows_of
+from lca.report.tables import (
+    HEADER,
+    LEGEND,
+    OVERALL,
+    cells_of,
+    markdown,
+    overall,
+    pivot_markdown,
+    print_overall,
+    print_rows,
+    rows_of,
+)
 
 
 def results(curves, seconds=None, stored=2_000_000, source="digits"):
@@ -112,3 +124,21 @@ def test_every_data_set_has_a_table_of_its_own():
     assert text.index("**digits**") < text.index("55.0") < text.index("**folder:x**") < text.index("70.0")
     assert text.count(LEGEND) == 1
     assert "**" not in markdown(rows[:1])
+    assert OVERALL not in markdown(rows[:1])
+
+
+def test_several_data_sets_have_a_table_of_all_together(capsys):
+    one = [("a", results({"none": [50.0], "lca": [60.0]})), ("a", results({"none": [70.0], "lca": [60.0]}))]
+    two = [("a", results({"none": [30.0]}, source="folder:x")), ("b", results({"none": [90.0]}, source="folder:x"))]
+    rows = rows_of([*one, *two])
+    assert overall(rows) == [["AA", "digits", "x", "Overall"], ["a none", "60.0 ± 14.1", "30.0", "45.0"]]
+    text = markdown(rows)
+    assert "**all data sets**\n\n| AA | digits | x | Overall |\n" in text
+    assert text.endswith(f"{LEGEND} {OVERALL}\n")
+    print_overall(rows, "mine")
+    shown = capsys.readouterr().out
+    assert re.search(r"a none\W+60\.0 ± 14\.1\W+30\.0\W+45\.0", shown)
+    assert "mine, all data sets" in shown
+    print_overall(rows[:2], "mine")
+    assert not capsys.readouterr().out, "one data set"
+    assert not overall(rows_of([one[0], two[1]])), "no classifier has been run on both"

@@ -269,25 +269,26 @@ def _quoted(word: str) -> str:
 
 def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
     from lca.report.figures import accuracy_curves
-    from lca.report.tables import by_source, markdown, rows_of
+    from lca.report.tables import by_source, markdown, rows_of, short_name
 
     rows = rows_of(pairs)
     _print(rows, title)
     figures = []
     for source, own in by_source(rows).items():
         alone = len(own) == len(rows)
-        figures.append("accuracy.png" if alone else f"accuracy-{source.rpartition(':')[2]}.png")
+        figures.append("accuracy.png" if alone else f"accuracy-{short_name(source)}.png")
         accuracy_curves(own, folder / figures[-1], title if alone else f"{title}, {source}")
     (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
     print(f"results, table.md and {', '.join(figures)} are in {folder}")
 
 
 def _print(rows: "Sequence[Row]", title: str) -> None:
-    """A table for every data set."""
-    from lca.report.tables import by_source, print_rows
+    """A table for every data set, and one of all together."""
+    from lca.report.tables import by_source, print_overall, print_rows
 
     for source, own in by_source(rows).items():
         print_rows(own, title if len(own) == len(rows) else f"{title}, {source}")
+    print_overall(rows, title)
 
 
 def _show_pack(packed: dict[str, Any], folder: Path, title: str) -> int:

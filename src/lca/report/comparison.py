@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 from lca.errors import LcaError, nearest
 from lca.evaluation.accuracy import AccuracyRecord, mean_and_deviation
@@ -12,7 +13,7 @@ from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed
 from lca.evaluation.stored import StoredAnswers, same_test_images
 from lca.methods import methods
 from lca.report.reading import Run, check_seeds
-from lca.report.tables import Row, rows_of
+from lca.report.tables import Row, across, rows_of
 
 METRICS = {
     "AA": "average accuracy",
@@ -212,11 +213,51 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
     """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
-    means = {each.label: round(each.measured[column].mean, 1) for each in rivals(rows) if column in each.measured}
-    if len(means) < 2:
-        return {}
-    order = sorted(set(means.values()), reverse=column not in LOWER_IS_BETTER)
-    return {label: order.index(mean) + 1 for label, mean in means.items() if mean in order[:2]}
+    means = {each.label: each.measured[column].mean for each in rivals(rows) if column in each.measured}
+    return best_two(means, column in LOWER_IS_BETTER)
+
+
+def best_two(means: Mapping[str, float], lower: bool = False) -> dict[str, int]:
+    """1 for the best and 2 for the second of several numbers by label, rounded as a table shows them."""
+    rounded = {label: round(mean, 1) for label, mean in means.items()}
+    order = sorted(set(rounded.values()), reverse=not lower)
+    return (
+        {label: order.index(mean) + 1 for label, mean in rounded.items() if mean in order[:2]} if len(means) > 1 else {}
+    )
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Average accuracies on several data sets, of the classifiers that all of them have."""
+
+    sources: Sequence[str]
+    rows: Mapping[str, Sequence[Classifier]]
+    """By label, one of each data set."""
+    ranks: Mapping[str, float]
+    blocks: int
+    """Pairs of data set and seed that the ranks are the mean of."""
+
+    def mean(self, label: str) -> float:
+        """Over data sets."""
+        return fmean(each.measured["AA"].mean for each in self.rows[label])
+
+    def best_first(self) -> list[str]:
+        """The labels by falling mean."""
+        return sorted(self.rows, key=lambda label: -self.mean(label))
+
+    def places(self) -> list[dict[str, int]]:
+        """The best and the second in the column of every data set and in that of the means."""
+        columns = [rivals(rows) for rows in zip(*self.rows.values(), strict=True)]
+        means = {each.label: self.mean(each.label) for each in columns[0]}
+        return [*(places(rows, "AA") for rows in columns), best_two(means)]
+
+
+def overall(found: Mapping[str, Sequence[Classifier]]) -> Overall | None:
+    """All data sets together; None where there is only one, or no classifier that all of them have."""
+    if not (common := across(found)):
+        return None
+    blocks = [block for rows in zip(*common.values(), strict=True) for block in blocks_of(rows)]
+    return Overall([*found], common, mean_ranks(blocks), len(blocks))
 
 
 def _alike(one: Run, two: Run) -> bool:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lca.report import comparison
-from lca.report.comparison import METRICS, Classifier, Difference, Measured
-from lca.report.tables import LEGEND, bytes_of, markdown_table, markdown_text, seconds_by_phase
+from lca.report.comparison import METRICS, Classifier, Difference, Measured, Overall
+from lca.report.tables import LEGEND, OVERALL, bytes_of, markdown_table, markdown_text, seconds_by_phase, short_name
 
 Found = Mapping[str, Sequence[Classifier]]
 """Classifiers by data set."""
+MARKDOWN_MARKS = {0: "{}", 1: "**{}**", 2: "*{}*"}
+LATEX_MARKS = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}
+"""A number by its place: neither the best nor the second, the best, the second."""
 
 
 def as_markdown(found: Found, reference: str | None = None) -> str:
@@ -21,18 +24,37 @@ def as_markdown(found: Found, reference: str | None = None) -> str:
         if len(rows) > 1:
             chosen = comparison.choose(rows, reference)
             texts += [f"Minus {markdown_text(chosen.label)}, on the same seeds:\n", _markdown_differences(rows, chosen)]
-    texts.append(f"{LEGEND} In brackets the 95 % interval. rank: by AA, mean over seeds.\n")
-    return "\n".join(texts)
+    legend = f"{LEGEND} In brackets the 95 % interval. rank: by AA, mean over seeds."
+    if together := comparison.overall(found):
+        lines = _overall_lines(together, MARKDOWN_MARKS, " ± ")
+        header = ["AA", *map(short_name, together.sources), "Overall", "rank"]
+        texts += [
+            "**all data sets**\n",
+            markdown_table(header, [[markdown_text(line[0]), *line[1:]] for line in lines]),
+        ]
+        legend += f" {OVERALL}"
+    return "\n".join([*texts, f"{legend}\n"])
+
+
+def _overall_lines(together: Overall, marks: Mapping[int, str], between: str) -> list[list[str]]:
+    """Every classifier with its average accuracy on each data set, the mean of them, and its mean rank."""
+    places, lines = together.places(), []
+    for label, rows in together.rows.items():
+        texts = [*(_text(row.measured["AA"], between) for row in rows), f"{together.mean(label):.1f}"]
+        marked = [marks[own.get(label, 0)].format(text) for own, text in zip(places, texts, strict=True)]
+        rank = together.ranks.get(label)
+        lines.append([label, *marked, "-" if rank is None else f"{rank:.1f}"])
+    return lines
 
 
 def _markdown_results(rows: Sequence[Classifier]) -> str:
     ranks = comparison.mean_ranks(comparison.blocks_of(rows))
-    marks = {0: "{}", 1: "**{}**", 2: "*{}*"}
     places = {column: comparison.places(rows, column) for column in METRICS}
     lines = []
     for row in rows:
         cells = [
-            marks[places[column].get(row.label, 0)].format(_text(row.measured.get(column))) + _ends(row, column)
+            MARKDOWN_MARKS[places[column].get(row.label, 0)].format(_text(row.measured.get(column)))
+            + _ends(row, column)
             for column in METRICS
         ]
         rank = f"{ranks[row.label]:.1f}" if row.label in ranks else "-"
@@ -54,26 +76,30 @@ def _markdown_differences(rows: Sequence[Classifier], reference: Classifier) -> 
 
 
 def as_latex(found: Found) -> str:
-    r"""A table for every data set, with \usepackage{booktabs}: the best in bold, the second in italics."""
-    header = " & ".join(["Classifier", *METRICS, "MB", "s"]) + r" \\"
-    marks = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}
-    texts = []
+    r"""A table for every data set and one of all together, with \usepackage{booktabs}: the best in bold, the second in
+    italics."""
+    tables = []
     for source, rows in found.items():
         places = {column: comparison.places(rows, column) for column in METRICS}
         lines = []
         for row in rows:
             cells = [
-                marks[places[column].get(row.label, 0)].format(_text(row.measured.get(column), r" $\pm$ "))
+                LATEX_MARKS[places[column].get(row.label, 0)].format(_text(row.measured.get(column), r" $\pm$ "))
                 for column in METRICS
             ]
-            costs = [f"{row.row.bytes / 1e6:.2f}", f"{row.row.seconds:.0f}"]
-            lines.append(" & ".join([latex_text(row.label), *cells, *costs]) + r" \\")
-        columns = "l" + "r" * (len(METRICS) + 2)
-        body = [r"\toprule", header, r"\midrule", *lines, r"\bottomrule"]
-        texts.append(
-            "\n".join([f"% {_one_line(source)}", rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""])
-        )
-    return "\n".join(texts)
+            lines.append([row.label, *cells, f"{row.row.bytes / 1e6:.2f}", f"{row.row.seconds:.0f}"])
+        tables.append(_latex_table(source, [*METRICS, "MB", "s"], lines))
+    if together := comparison.overall(found):
+        header = [*(latex_text(short_name(source)) for source in together.sources), "Overall", "rank"]
+        tables.append(_latex_table("all data sets, AA", header, _overall_lines(together, LATEX_MARKS, r" $\pm$ ")))
+    return "\n".join(tables)
+
+
+def _latex_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [" & ".join([latex_text(line[0]), *line[1:]]) + r" \\" for line in lines]
+    body = [r"\toprule", " & ".join(["Classifier", *header]) + r" \\", r"\midrule", *rows, r"\bottomrule"]
+    begin = rf"\begin{{tabular}}{{l{'r' * len(header)}}}"
+    return "\n".join([f"% {_one_line(title)}", begin, *body, r"\end{tabular}", ""])
 
 
 _MATHS = {

@@ -59,7 +59,7 @@ class Report:
         return templates.get_template("page.html").render(
             title=self.title,
             sections=[self._section(f"data-{n}", *each) for n, each in enumerate(found.items(), start=1)],
-            overall=_overall(found),
+            overall=comparison.overall(found),
             unfinished=collection.unfinished,
             metrics=METRICS,
             legend=LEGEND,
@@ -176,30 +176,6 @@ def pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
         }
         found.append({"low": bins[0]["low"], "high": bins[0]["high"], "images": images, **means})
     return found
-
-
-def _overall(found: Mapping[str, Sequence[Classifier]]) -> dict[str, Any] | None:
-    """The classifiers that all data sets have: their average accuracies, the mean of those, and the mean rank."""
-    rivals = [comparison.rivals(rows) for rows in found.values()]
-    labels = [{row.label: row.measured["AA"].mean for row in rows} for rows in rivals]
-    common = [label for label in labels[0] if all(label in each for each in labels)]
-    if len(found) < 2 or len(common) < 2:
-        return None
-    blocks = [
-        {label: block[label] for label in common}
-        for rows in rivals
-        for block in comparison.blocks_of([row for row in rows if row.label in common])
-    ]
-    means = {label: statistics.fmean(each[label] for each in labels) for label in common}
-    ranks = comparison.mean_ranks(blocks)
-    return {
-        "sources": list(found),
-        "blocks": len(blocks),
-        "rows": [
-            {"label": label, "values": [each[label] for each in labels], "mean": means[label], "rank": ranks.get(label)}
-            for label in sorted(common, key=lambda label: -means[label])
-        ],
-    }
 
 
 def _facts(rows: Sequence[Classifier]) -> dict[str, str]:

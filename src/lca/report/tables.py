@@ -5,9 +5,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lca.evaluation.accuracy import mean_and_deviation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -28,16 +33,22 @@ class Row:
         alone = self.group and self.branch in ("default", self.group)
         return self.group if alone else f"{self.group} {self.branch}".strip()
 
-    def cell(self, *path: str) -> str:
-        """Mean over seeds, with the standard deviation where there are several."""
-        values = []
+    def values(self, *path: str) -> list[float]:
+        """A metric of every seed; none where it is not defined."""
+        found = []
         for metrics in self.metrics:
             value: Any = metrics
             for key in path:
                 value = value[key]
             if value is None:
-                return "-"
-            values.append(float(value))
+                return []
+            found.append(float(value))
+        return found
+
+    def cell(self, *path: str) -> str:
+        """Mean over seeds, with the standard deviation where there are several."""
+        if not (values := self.values(*path)):
+            return "-"
         mean, deviation = mean_and_deviation(values)
         return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
@@ -55,6 +66,15 @@ LEGEND = (
     "mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, alignment and "
     "test of the fastest seed (others may have shared the machine)."
 )
+OVERALL = "Overall: the mean over the data sets, of classifiers that all of them have."
+
+
+class Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+Each = TypeVar("Each", bound=Labelled)
 
 
 def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
@@ -79,6 +99,32 @@ def by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         found[row.source].append(row)
     return dict(found)
+
+
+def across(found: Mapping[str, Sequence[Each]]) -> dict[str, list[Each]]:
+    """The classifiers that all of several data sets have: by label, one of each data set."""
+    labelled = [{each.label: each for each in rows} for rows in found.values()]
+    if len(labelled) < 2:
+        return {}
+    return {
+        label: [rows[label] for rows in labelled] for label in labelled[0] if all(label in rows for rows in labelled)
+    }
+
+
+def short_name(source: str) -> str:
+    """A data set without where it was read from."""
+    return source.rpartition(":")[2]
+
+
+def overall(rows: Sequence[Row]) -> list[list[str]]:
+    """AA on every data set and over all of them: a header, and a line for every classifier that all of them have. Empty
+    where there is nothing to compare."""
+    sources = by_source(rows)
+    lines = [
+        [label, *(row.cell(*_AVERAGE) for row in own), f"{fmean(fmean(row.values(*_AVERAGE)) for row in own):.1f}"]
+        for label, own in across(sources).items()
+    ]
+    return [["AA", *map(short_name, sources), "Overall"], *lines] if lines else []
 
 
 def seconds_by_phase(results: Mapping[str, Any], branch: str) -> dict[str, float]:
@@ -107,13 +153,16 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table of every data set, with a legend."""
+    """A Markdown table of every data set, one of all together where there are several, and a legend."""
     sources = by_source(rows)
     tables = [
         (f"**{source}**\n\n" if len(sources) > 1 else "") + markdown_table(HEADER, [cells_of(row) for row in own])
         for source, own in sources.items()
     ]
-    return "\n".join([*tables, f"{LEGEND}\n"])
+    if not (together := overall(rows)):
+        return "\n".join([*tables, f"{LEGEND}\n"])
+    tables.append(f"**all data sets**\n\n{markdown_table(together[0], together[1:])}")
+    return "\n".join([*tables, f"{LEGEND} {OVERALL}\n"])
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -138,23 +187,39 @@ def pivot_markdown(rows: Sequence[Row]) -> str:
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
     """A table, and the accuracy of every classifier after each task."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 120, markup=False)
-    table = Table(title=title)
-    for name in HEADER:
-        label = name == "classifier"
-        table.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
-    for row in rows:
-        table.add_row(*cells_of(row))
-    console.print(table)
+    console = _console()
+    console.print(_table(title, HEADER, [cells_of(row) for row in rows]))
     console.print(LEGEND, style="dim", highlight=False)
     console.print("accuracy on all classes seen so far, after each task (per cent)")
     width = max(len(row.label) for row in rows)
     for row in rows:
         numbers = " ".join(f"{value:5.1f}" for value in row.curve())
         console.print(f"  {row.label:<{width}}  {spark(row.curve())}  {numbers}", highlight=False)
+
+
+def print_overall(rows: Sequence[Row], title: str) -> None:
+    """The table over all data sets, if there are several."""
+    if together := overall(rows):
+        console = _console()
+        console.print(_table(f"{title}, all data sets", together[0], together[1:]))
+        console.print(OVERALL, style="dim", highlight=False)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, markup=False)
+
+
+def _table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 def spark(values: Sequence[float]) -> str:
