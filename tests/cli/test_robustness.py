@@ -132,6 +132,8 @@ def test_the_radar_shows_both_models_and_where_the_damage_is_from(lca, model, dr
     assert [ours.get_label(), other.get_label()] == ["model", "model.json"]
     assert list(other.get_ydata()) == [10.0] * 4
     assert min(ours.get_ydata()) > 10
+    assert alike.figure.legends[0].get_title().get_text() == "model relative to model.json"
+    assert all("%" in label.get_text() for label in alike.get_xticklabels())
 
 
 def test_the_radar_names_a_model_that_is_the_current_folder(lca, model, drawn, monkeypatch):

@@ -1,7 +1,7 @@
 from PIL import Image
 from test_tables import results
 
-from lca.report.figures import accuracy_curves
+from lca.report.figures import PALETTE, accuracy_curves, radar
 from lca.report.tables import rows_of
 
 
@@ -28,3 +28,17 @@ def test_more_curves_than_colours(tmp_path):
         many = {f"branch {number}": [50.0 + number, 40.0] for number in range(count)}
         accuracy_curves(rows_of([("", results(many))]), tmp_path / "a.png", "")
         assert colours(tmp_path / "a.png")[0] == size
+
+
+def test_a_radar_of_two_says_how_much_the_first_is_better():
+    ours, theirs = {"fog": 60.0, "zoom_blur": 40.0, "snow": 0.0}, {"fog": 50.0, "zoom_blur": 50.0, "snow": 0.0}
+    (axes,) = radar({"a": ours, "b": theirs}, relative=True).axes
+    labels = axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == ["fog\n+20.0 %", "zoom blur\n-20.0 %", "snow\n–"]
+    assert [label.get_color() for label in labels] == [PALETTE[0], PALETTE[1], "black"]
+    assert axes.figure.legends[0].get_title().get_text() == "a relative to b"
+    (between,) = axes.patches
+    assert len(between.get_xy()) >= 2 * 3 + 2
+    (plain,) = radar({"a": ours, "b": theirs}).axes
+    assert [label.get_text() for label in plain.get_xticklabels()] == ["fog", "zoom blur", "snow"]
+    assert plain.get_ylim() == (0, 100)

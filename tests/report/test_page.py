@@ -253,6 +253,29 @@ def test_robustness_is_read_from_the_run_folder(seeds, tmp_path, kinds):
     assert ["5", "81.2", "45.0", "–", "–"] in page.rows
 
 
+def test_two_classifiers_on_damaged_images(seeds, tmp_path):
+    (folder,) = (seeds / "cells").glob("im-5-*")
+    folder = shutil.copytree(folder, tmp_path / "run")
+    for branch, factor in (("none", 0.5), ("best", 1.0)):
+        corrupted = {name: {"5": 80.0 * factor} for name in ("fog", "snow", "frost")}
+        scores = {"clean": 90.0, "images": 10, "generated": True, "branch": branch}
+        perturbed = {name: {"accuracy": 60.0, "flips": 1.0} for name in ("tilt", "scale", "rotate")}
+        scores |= {"corrupted": corrupted, "perturbed": perturbed}
+        (folder / f"robustness-{branch}.json").write_text(json.dumps(scores))
+    page, report = page_of(folder, reference="tiny none")
+    text = " ".join(page.texts)
+    better, worse = report.figures["data-1-relative-corruptions"].legends[0].texts
+    change = {"tiny best": "+100.0 %", "tiny none": "-50.0 %"}[better.get_text()]
+    assert (text.count(change), text.count("+0.0 %")) == (3, 3), "corruptions and sequences"
+    assert f"{better.get_text()} relative to {worse.get_text()}" in text
+    (axes,) = report.figures["data-1-damaged"].axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        *("clean", "corrupted", "at severity 5", "perturbed", "score"),
+    ]
+    heights = [40.0, 40.0, 50.0, 60.0, 60.0, 70.0, 80.0, 80.0, 90.0, 90.0]
+    assert sorted(bar.get_height() for bar in axes.patches) == heights
+
+
 def test_several_data_sets_have_an_overall_table(tmp_path):
     def row(label, source, right):
         return label, made({"default": [[right, right], [right] * 4]}, source=source)

@@ -205,4 +205,5 @@ def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None
     if other is not None and against is not None:
         models[against.name if against.stem == name else against.stem] = other.by_kind()
         where += [other.where] * (other.where != scores.where)
-    robustness_radar(models, path, f"accuracy on damaged images (%), {' against '.join(where)}")
+    title = f"accuracy on damaged images (%), {' against '.join(where)}"
+    robustness_radar(models, path, title, relative=len(models) == 2)

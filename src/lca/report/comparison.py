@@ -14,6 +14,7 @@ from lca.evaluation.stored import StoredAnswers, same_test_images
 from lca.methods import methods
 from lca.report.reading import Run, check_seeds
 from lca.report.tables import Row, across, rows_of
+from lca.robustness.scores import RobustnessScores
 
 METRICS = {
     "AA": "average accuracy",
@@ -80,6 +81,11 @@ class Classifier:
         """Of every run, or none at all."""
         found = [run.answers[self.branch] for run in self.runs if self.branch in run.answers]
         return found if len(found) == len(self.runs) else []
+
+    @cached_property
+    def robustness(self) -> dict[int, RobustnessScores]:
+        """On damaged images, by seed; of the runs that were measured on them."""
+        return {run.seed: run.robustness[self.branch] for run in self.runs if self.branch in run.robustness}
 
     def values(self, column: str) -> dict[int, float]:
         """A metric by seed; empty where it is not defined."""

@@ -12,6 +12,7 @@ from lca.report.tables import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.projections.polar import PolarAxes
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito (2008)."""
@@ -245,13 +246,25 @@ FEWEST_KINDS = 3
 """With fewer axes a radar shows next to nothing."""
 
 
-def robustness_radar(models: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
+def robustness_radar(
+    models: Mapping[str, Mapping[str, float]], path: Path, title: str, *, relative: bool = False
+) -> None:
     """`radar` as a file."""
-    save(radar(models, title), path)
+    save(radar(models, title, relative=relative), path)
 
 
-def radar(models: Mapping[str, Mapping[str, float]], title: str = "", size: tuple[float, float] = (8, 6)) -> "Figure":
-    """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out."""
+def radar(
+    models: Mapping[str, Mapping[str, float]],
+    title: str = "",
+    size: tuple[float, float] = (8, 6),
+    *,
+    relative: bool = False,
+) -> "Figure":
+    """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out.
+
+    `relative`: of two models, what lies between them is filled, and every axis says by how many per cent of the second
+    the first is better. The axes then begin where the difference can be seen.
+    """
     from matplotlib.figure import Figure
     from matplotlib.projections.polar import PolarAxes
 
@@ -261,20 +274,63 @@ def radar(models: Mapping[str, Mapping[str, float]], title: str = "", size: tupl
     figure = Figure(figsize=size, layout="constrained")
     axes = PolarAxes(figure, 111)
     figure.add_subplot(axes)
-    for number, (name, values) in enumerate(models.items()):
-        line = [values[kind] for kind in kinds]
+    lines = {name: [values[kind] for kind in kinds] for name, values in models.items()}
+    for number, (name, line) in enumerate(lines.items()):
         colour = PALETTE[number % len(PALETTE)]
         axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, color=colour, marker=MARKERS[number % 8])
-        axes.fill(angles, line, color=colour, alpha=0.08)
+        if not relative:
+            axes.fill(angles, line, color=colour, alpha=0.08)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [kind.replace("_", " ") for kind in kinds], fontsize=8)
+    names = [kind.replace("_", " ") for kind in kinds]
+    if relative:
+        names = [
+            f"{name}\n{_change(*pair)}" for name, pair in zip(names, zip(*lines.values(), strict=True), strict=True)
+        ]
+    axes.set_xticks(angles, names, fontsize=8)
     for angle, label in zip(angles, axes.get_xticklabels(), strict=True):  # beside the circle, not on it
         sideways = math.sin(angle)
         label.set_horizontalalignment("center" if abs(sideways) < 0.05 else "left" if sideways > 0 else "right")
     axes.set_ylim(0, 100)
+    if relative:
+        _highlight_difference(axes, angles, *lines.values())
     axes.set_rlabel_position(180 / len(kinds))  # between the first two axes
     axes.tick_params(axis="y", labelsize=8, labelcolor="grey")
     axes.set_title(title)
-    axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(-0.25, -0.08))
+    what = " relative to ".join(lines) if relative else None
+    figure.legend(title=what, title_fontsize=8, frameon=False, fontsize=9, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _change(ours: float, theirs: float) -> str:
+    return f"{100 * (ours - theirs) / theirs:+.1f} %" if theirs else "–"
+
+
+def _highlight_difference(
+    axes: "PolarAxes", angles: Sequence[float], ours: Sequence[float], theirs: Sequence[float]
+) -> None:
+    """Fill what lies between the two lines of a radar; names of axes have the colour of the better one."""
+    there_and_back = [*angles, angles[0], angles[0], *reversed(angles)]
+    axes.fill(there_and_back, [*ours, ours[0], theirs[0], *reversed(theirs)], color=PALE, alpha=0.4, linewidth=0)
+    axes.set_ylim(max(10 * math.floor(min(*ours, *theirs) / 10) - 10, 0), 100)
+    for name, one, two in zip(axes.get_xticklabels(), ours, theirs, strict=True):
+        name.set_color("black" if one == two else PALETTE[one < two])
+
+
+def robustness_bars(models: Mapping[str, Mapping[str, float]]) -> "Figure":
+    """Accuracies on damaged images, a group of bars for every mean and in it a bar for every classifier."""
+    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * len(models)))
+    groups = list(dict.fromkeys(group for values in models.values() for group in values))
+    width = 0.8 / len(models)
+    for number, (name, values) in enumerate(models.items()):
+        shown = [group for group in groups if group in values]
+        across = [groups.index(group) + (number - (len(models) - 1) / 2) * width for group in shown]
+        bars = axes.bar(across, [values[group] for group in shown], width, label=name, color=PALETTE[number % 8])
+        if len(models) <= 3:
+            axes.bar_label(bars, fmt="%.1f", fontsize=7)
+    axes.set_xticks(range(len(groups)), groups, fontsize=8)
+    axes.set_ylim(0, 102)
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(axis="y", alpha=0.3)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     return figure

@@ -16,6 +16,7 @@ from lca.report.comparison import METRICS, Classifier
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.reading import Collection, Run
 from lca.report.tables import LEGEND, bytes_of, seconds_by_phase
+from lca.robustness.scores import RobustnessScores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,6 +83,7 @@ class Report:
             "facts": _facts(rows),
             "curves": self._figure(f"{name}-curves", figures.named_curves([r.row for r in order], _spreads(order))),
             "comparison": self._comparison(name, order, reference) if len(rows) > 1 else None,
+            "damaged": self._damaged(name, order, reference),
             "details": [self._detail(f"{name}-{n}", each) for n, each in enumerate(order[: self.detail], start=1)],
         }
 
@@ -101,6 +103,31 @@ class Report:
             "kinds": sorted(kinds - {""}),
         }
 
+    def _damaged(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any] | None:
+        """Several classifiers on damaged images: bars of all, and radars of two. One of them is the reference, if it was
+        measured."""
+        found = [row for row in rows if row.robustness]
+        if len(found) < 2:
+            return None
+        bars = {row.label: _means([_summary(each) for each in row.robustness.values()]) for row in found}
+        chosen = sorted(found, key=lambda row: row is not reference)[:2]
+        one, two = sorted(chosen, key=found.index)
+        seeds = [seed for seed in one.robustness if seed in two.robustness]
+        radars = {}
+        for kind, by_name in {
+            "corruptions": RobustnessScores.by_corruption,
+            "sequences": RobustnessScores.by_sequence,
+        }.items():
+            values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
+            if len(set.intersection(*map(set, values.values()))) >= figures.FEWEST_KINDS:
+                drawn = figures.radar(values, size=(5.8, 5.6), relative=True)
+                radars[kind] = self._figure(f"{name}-relative-{kind}", drawn)
+        return {
+            "bars": self._figure(f"{name}-damaged", figures.robustness_bars(bars)),
+            "radars": radars,
+            "pair": (one.label, two.label),
+        }
+
     def _detail(self, name: str, row: Classifier) -> dict[str, Any]:
         """One classifier from all sides."""
         matrices = [record.matrix() for record in row.records]
@@ -111,9 +138,8 @@ class Report:
         bins = pooled([each["reliability"] for each in calibration]) if calibration else []
         strangers = [each["unknown_detection"] for each in metrics if each.get("unknown_detection")]
         moved = drift(row)
-        robustness = {run.seed: run.robustness[row.branch] for run in row.runs if row.branch in run.robustness}
         radar = {
-            f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in robustness.items()
+            f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
         common = set.intersection(*map(set, radar.values())) if radar else set()
         return {
@@ -130,7 +156,7 @@ class Report:
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
             "drift": self._figure(f"{name}-drift", figures.drift_curves(moved)) if moved else None,
-            "robustness": robustness,
+            "robustness": row.robustness,
             "radar": self._figure(f"{name}-robustness", figures.radar(radar, size=(5.4, 4.6)))
             if len(common) >= figures.FEWEST_KINDS
             else None,
@@ -163,6 +189,24 @@ class Report:
 
         self.figures[name] = figure
         return Markup(figures.inline_svg(figure, name))  # matplotlib escapes the texts in it
+
+
+def _summary(scores: RobustnessScores) -> dict[str, float]:
+    """The means that were measured, by what they are of."""
+    found = {
+        "clean": scores.clean,
+        "corrupted": scores.accuracy_c,
+        "at severity 5": scores.at_severity_5,
+        "perturbed": scores.accuracy_p,
+        "score": scores.score,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over seeds of what all of them have."""
+    names = [name for name in seeds[0] if all(name in each for each in seeds)] if seeds else []
+    return {name: statistics.fmean(each[name] for each in seeds) for name in names}
 
 
 def pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

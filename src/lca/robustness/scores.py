@@ -53,9 +53,13 @@ class RobustnessScores:
         """Mean over severities."""
         return {name: sum(each.values()) / len(each) for name, each in self.corrupted.items()}
 
+    def by_sequence(self) -> dict[str, float]:
+        """Accuracy along each."""
+        return {name: each["accuracy"] for name, each in self.perturbed.items()}
+
     def by_kind(self) -> dict[str, float]:
         """Accuracy by corruption and, as `NAME, frames`, by sequence."""
-        return {**self.by_corruption(), **{along(name): each["accuracy"] for name, each in self.perturbed.items()}}
+        return {**self.by_corruption(), **{along(name): value for name, value in self.by_sequence().items()}}
 
     @property
     def where(self) -> str:
@@ -72,7 +76,7 @@ class RobustnessScores:
 
     @property
     def accuracy_p(self) -> float | None:
-        return _mean(each["accuracy"] for each in self.perturbed.values())
+        return _mean(self.by_sequence().values())
 
     @property
     def flip_rate(self) -> float | None:
