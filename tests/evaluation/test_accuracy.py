@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, recall_score
 
-from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, intransigence, mean_and_deviation
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, intransigence, mean_and_deviation, running_means
 
 # Tasks of 1, 3 and 2 classes; after each task the correct answers per class.
 RECORD = AccuracyRecord(
@@ -142,3 +142,10 @@ def test_mean_and_deviation_over_seeds():
     mean, deviation = mean_and_deviation([70.0, 74.0, 75.0])
     assert mean == 73
     assert deviation == pytest.approx(((9 + 1 + 4) / 2) ** 0.5)
+
+
+def test_running_means_end_at_the_average_accuracy():
+    record = AccuracyRecord([[8, 8], [6, 6, 7, 7]], [10, 10, 10, 10], [2, 2])
+    curve = record.sample_weighted()
+    assert running_means(curve) == [80.0, 72.5]
+    assert running_means(curve)[-1] == record.metrics()["average_accuracy"]["sample_weighted"]

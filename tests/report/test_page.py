@@ -253,6 +253,21 @@ def test_robustness_is_read_from_the_run_folder(seeds, tmp_path, kinds):
     assert ["5", "81.2", "45.0", "–", "–"] in page.rows
 
 
+def test_curves_of_seeds_and_their_running_means(tmp_path):
+    cells = [("a", made({"default": rows}, seed=n)) for n, rows in enumerate(([[8, 8], [6] * 4], [[4, 4], [2] * 4]))]
+    _, report = page_of(packed(tmp_path / "p.json", *cells))
+
+    def drawn(name):
+        (axes,) = report.figures[f"data-1-{name}"].axes
+        (band,) = axes.collections
+        low, high = (getattr(band.get_datalim(axes.transData), end) for end in ("y0", "y1"))
+        return [*axes.lines[0].get_ydata()], pytest.approx((low, high)), axes.get_ylabel()
+
+    deviation = 20 * 2**0.5
+    assert drawn("curves") == ([60.0, 40.0], (40 - deviation, 60 + deviation), "accuracy (%)")
+    assert drawn("running") == ([60.0, 50.0], (50 - deviation, 60 + deviation), "mean accuracy so far (%)")
+
+
 def test_two_classifiers_on_damaged_images(seeds, tmp_path):
     (folder,) = (seeds / "cells").glob("im-5-*")
     folder = shutil.copytree(folder, tmp_path / "run")

@@ -4,7 +4,9 @@ After task t the classes of tasks 1 to t are tested; a_tj is the accuracy on tas
 cent, and T is the last task.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +101,11 @@ class AccuracyRecord:
     def _bounds(self) -> list[tuple[int, int]]:
         ends = [sum(self.task_sizes[: number + 1]) for number in range(len(self.task_sizes))]
         return [(end - size, end) for end, size in zip(ends, self.task_sizes, strict=True)]
+
+
+def running_means(curve: Sequence[float]) -> list[float]:
+    """(A_1 + ... + A_t) / t after every task t, which the LCA paper plots as its curves; the last one is AA."""
+    return [total / number for number, total in enumerate(itertools.accumulate(curve), start=1)]
 
 
 def intransigence(record: AccuracyRecord, joint: AccuracyRecord) -> float:

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,19 +91,22 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     save(figure, path)
 
 
-def named_curves(rows: Sequence[Row], deviations: Sequence[Sequence[float] | None]) -> "Figure":
-    """Accuracy after each task of the first eight rows, with the standard deviation over seeds; the others are grey."""
+def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str) -> "Figure":
+    """Of every classifier the curves of its seeds, as their mean with the standard deviation; the first eight have
+    colours and names, the others are grey."""
     named = len(PALETTE)
-    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * min(len(rows), named)))
-    for row in rows[named:]:
-        axes.plot(range(1, len(row.curve()) + 1), row.curve(), color=PALE, alpha=0.35, linewidth=0.8)
-    for number, (row, spread) in enumerate(zip(rows[:named], deviations[:named], strict=True)):
-        curve, tasks = row.curve(), range(1, len(row.curve()) + 1)
-        axes.plot(tasks, curve, label=row.label, **_look(number))
-        if spread is not None:
-            low, high = ([a + sign * b for a, b in zip(curve, spread, strict=True)] for sign in (-1, 1))
+    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * min(len(curves), named)))
+    for number, (label, seeds) in enumerate(curves.items()):
+        mean, tasks = [statistics.fmean(values) for values in zip(*seeds, strict=True)], range(1, len(seeds[0]) + 1)
+        if number >= named:
+            axes.plot(tasks, mean, color=PALE, alpha=0.35, linewidth=0.8, zorder=1)
+            continue
+        axes.plot(tasks, mean, label=label, **_look(number))
+        if len(seeds) > 1:
+            spread = [statistics.stdev(values) for values in zip(*seeds, strict=True)]
+            low, high = ([a + sign * b for a, b in zip(mean, spread, strict=True)] for sign in (-1, 1))
             axes.fill_between(tasks, low, high, color=PALETTE[number], alpha=0.12, linewidth=0)
-    _over_tasks(axes, "accuracy (%)")
+    _over_tasks(axes, y)
     figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     return figure
 

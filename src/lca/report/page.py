@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lca.errors import LcaError
+from lca.evaluation.accuracy import running_means
 from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison, figures
 from lca.report.comparison import METRICS, Classifier
@@ -81,10 +82,19 @@ class Report:
             "ranks": comparison.mean_ranks(comparison.blocks_of(rows)) if len(rows) > 1 else {},
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
             "facts": _facts(rows),
-            "curves": self._figure(f"{name}-curves", figures.named_curves([r.row for r in order], _spreads(order))),
+            **self._curves(name, order),
             "comparison": self._comparison(name, order, reference) if len(rows) > 1 else None,
             "damaged": self._damaged(name, order, reference),
             "details": [self._detail(f"{name}-{n}", each) for n, each in enumerate(order[: self.detail], start=1)],
+        }
+
+    def _curves(self, name: str, rows: Sequence[Classifier]) -> dict[str, Any]:
+        """The accuracy after each task, and what the LCA paper plots instead."""
+        after = {row.label: [record.sample_weighted() for record in row.records] for row in rows}
+        running = {label: [running_means(curve) for curve in seeds] for label, seeds in after.items()}
+        return {
+            "curves": self._figure(f"{name}-curves", figures.named_curves(after, "accuracy (%)")),
+            "running": self._figure(f"{name}-running", figures.named_curves(running, "mean accuracy so far (%)")),
         }
 
     def _comparison(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
@@ -104,8 +114,8 @@ class Report:
         }
 
     def _damaged(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any] | None:
-        """Several classifiers on damaged images: bars of all, and radars of two. One of them is the reference, if it was
-        measured."""
+        """Several classifiers on damaged images: bars of all, and radars of two, one of which is the reference if that
+        was measured."""
         found = [row for row in rows if row.robustness]
         if len(found) < 2:
             return None
@@ -245,15 +255,6 @@ def _facts(rows: Sequence[Classifier]) -> dict[str, str]:
 def _machine(facts: Mapping[str, str]) -> str:
     exact = ", exact" if facts.get("exact") == "true" else ""
     return f"{facts['name']}, {facts['precision']}{exact}"
-
-
-def _spreads(rows: Sequence[Classifier]) -> list[list[float] | None]:
-    """The standard deviation over seeds of every curve; none for one seed."""
-    found: list[list[float] | None] = []
-    for row in rows:
-        curves = [record.sample_weighted() for record in row.records]
-        found.append([statistics.stdev(values) for values in zip(*curves, strict=True)] if len(curves) > 1 else None)
-    return found
 
 
 def _tasks(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
