@@ -19,12 +19,14 @@ import torch
 from timm.layers import PatchEmbed
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from typer.testing import CliRunner
 
 import lca.classifier
 import lca.runs.experiment
 from lca.alignment import AlignmentOptions
 from lca.backbones import Backbone
 from lca.classifier import ContinualClassifier
+from lca.cli import app
 from lca.config import DataOptions, Recipe, ViewOptions, merge_mappings, validate_recipe
 from lca.data.images import ImageSet
 from lca.data.sources import load_source
@@ -174,6 +176,13 @@ def features_in(model: ContinualClassifier, subspace: str, images: ImageSet) -> 
             return vit.forward_head(vit.forward_features(views), pre_logits=True)
         twin.load(model.state().parts[subspace])
         return twin(views)
+
+
+def lca_command(*words: object) -> tuple[str, str]:
+    """Run a command line in this process; gives standard output and standard error."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
 
 
 @contextmanager

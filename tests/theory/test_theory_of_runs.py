@@ -7,11 +7,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tiny
 from lca.classifier import ContinualClassifier
-from lca.cli import app
 from lca.errors import LcaError
 from lca.evaluation.stored import read_run
 from lca.files import read_json, write_json
@@ -23,6 +21,7 @@ from lca.theory.measure import Settings, Subject
 from lca.theory.runs import theory_of_run
 from lca.theory.tables import show
 
+lca = tiny.lca_command
 BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "best", **tiny.QUICK}, {"preset": "lda", "samples": 16}]
 BASE = tiny.recipe(method={"align": BRANCHES}, training={"epochs": 1}, data={"tasks": [3, 3, 4]}, keep_models="all")
 QUICKLY = ("--samples", 64, "--quiet")
@@ -32,13 +31,6 @@ QUICKLY = ("--samples", 64, "--quiet")
 def _tiny():
     with tiny.tiny_backbone():
         yield
-
-
-def lca(*words):
-    """Run a command line; gives standard output and standard error."""
-    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import cache, datasets, lists, metrics, models, report, robustness, runs, ship, theory
+from lca.cli import cache, datasets, diagnosis, lists, metrics, models, report, robustness, runs, ship, theory
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -30,6 +30,7 @@ datasets.add_to(app)
 lists.add_to(app)
 robustness.add_to(app)
 theory.add_to(app)
+diagnosis.add_to(app)
 cache.add_to(app)
 
 

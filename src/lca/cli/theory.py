@@ -82,8 +82,9 @@ def theory_command(
     import json
 
     from lca.progress import choose_progress
+    from lca.runs.kept import read_measured
     from lca.theory.measure import ADDED, Settings
-    from lca.theory.runs import read_theory, theory_of_run
+    from lca.theory.runs import theory_of_run
     from lca.theory.tables import show
 
     if run.is_file():
@@ -91,7 +92,7 @@ def theory_command(
         given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
         if given:
             raise LcaError(f"{run} is only shown; --{given[0].replace('_', '-')} measures anew: give the run folder")
-        facts = read_theory(run)
+        facts = read_measured(run, "theory", ("branches", "settings"))
     else:
         facts = theory_of_run(
             run,

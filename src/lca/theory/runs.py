@@ -9,13 +9,12 @@ from torch import Tensor
 
 from lca.classifier import ContinualClassifier
 from lca.data.images import ImageSet
-from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.errors import LcaError, nearest
-from lca.evaluation.stored import read_run
-from lca.files import FORMAT, has_state, read_json, write_json
+from lca.files import FORMAT, write_json
 from lca.methods.branched import Branched
 from lca.progress import Progress
+from lca.runs.kept import KeptModels
 from lca.theory.measure import Settings, Subject, measure
 
 FILE = "theory.json"
@@ -38,56 +37,25 @@ def theory_of_run(
     earlier tasks, for diagnosis only.
     """
     progress = progress or Progress()
-    results, _ = read_run(run)
-    tasks, total = _kept_models(run), len(results["data"]["task_sizes"])
-    if len(tasks) < total:
-        missing = [str(task + 1) for task in range(total) if task not in tasks]
-        progress.warning(
-            f"the models after task {', '.join(missing)} were not kept, so they are left out; "
-            "run with --set keep_models=all to have them"
-        )
-    stream: Stream | None = None
+    kept = KeptModels(run, device, weights, progress)
     found: dict[str, list[dict[str, Any]]] = {}
-    for task in tasks:
-        folder = run / "models" / f"task-{task:02d}"
-        model = ContinualClassifier.load(folder, device=device, weights=weights, progress=progress)
-        names = _branches(model, branch)
-        stream = stream or _stream(model, results, progress)
+    for task in kept.tasks:
+        model = kept.open(task)
+        names, stream = _branches(model, branch), kept.stream(model)
         test = _features(model, stream.test(task), f"task {task + 1}, test")
         old = _old_features(model, stream, task) if old_data else None
         for name in names:
             found.setdefault(name, []).append(measure(_subject(model, name, task), test, old, settings, progress))
     facts = {
         "format": FORMAT,
-        "recipe": results["recipe"],
-        "versions": results["versions"],
+        "recipe": kept.results["recipe"],
+        "versions": kept.results["versions"],
         "settings": asdict(settings),
         "old_data": old_data,
         "branches": found,
     }
     write_json(run / FILE, facts)
     return facts
-
-
-def read_theory(path: Path) -> dict[str, Any]:
-    """What `theory_of_run` wrote."""
-    facts = read_json(path)
-    if not isinstance(facts, dict) or "branches" not in facts or "settings" not in facts:
-        raise LcaError(f"{path} is no file that `lca theory RUN` wrote")
-    if facts.get("format") != FORMAT:
-        raise LcaError(f"{path} has format {facts.get('format')}, this version reads {FORMAT}")
-    return facts
-
-
-def _kept_models(run: Path) -> list[int]:
-    """The tasks whose models are there."""
-    kept = sorted(int(path.name.removeprefix("task-")) for path in (run / "models").glob("task-*") if has_state(path))
-    if not kept:
-        raise LcaError(
-            f"{run} kept no model, and the theorems are about heads and Gaussians: run it again with "
-            "--set keep_models=all (every task) or keep_models=last, and another --out"
-        )
-    return kept
 
 
 def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
@@ -105,14 +73,6 @@ def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
         why = "keeps no Gaussians" if wanted in method.branches() else "is no branch of this run"
         raise LcaError(f"{wanted!r} {why}; {nearest(wanted, able)}")
     return [wanted]
-
-
-def _stream(model: ContinualClassifier, results: dict[str, Any], progress: Progress) -> Stream:
-    recipe = model.recipe
-    source = load_source(recipe.data, recipe.seed, model.extractor.preprocessing.size, progress)
-    if source.fingerprint != results["data"]["sha256"]:
-        raise LcaError(f"the images of {recipe.data.source} are not those of the run; they were changed since")
-    return Stream(source, recipe.data, recipe.seed)
 
 
 def _subject(model: ContinualClassifier, branch: str, task: int) -> Subject:
