@@ -88,7 +88,7 @@ def test_the_document_counts_the_trainings_and_what_has_been_measured():
 def test_one_training_serves_all_lambdas_sample_counts_and_the_main_table():
     trunks = {
         cell.trunk
-        for name in ("im-vs-lca", "lambda", "samples-per-class", "selective-heads")
+        for name in ("im-vs-lca", "lambda", "samples-per-class", "selective-heads", "diagnosis")
         for cell in cells_of(f"paper/{name}", "mini")
     }
     assert len(trunks) == 2 * 3
