@@ -296,9 +296,15 @@ def test_several_data_sets_have_an_overall_table(tmp_path):
         return label, made({"default": [[right, right], [right] * 4]}, source=source)
 
     cells = [row("a", "one", 8), row("b", "one", 6), row("a", "two", 5), row("b", "two", 9), row("c", "two", 1)]
-    page, _ = page_of(packed(tmp_path / "p.json", *cells))
+    page, report = page_of(packed(tmp_path / "p.json", *cells))
     assert page.row("b") == ["b", "60.0", "90.0", "75.0", "1.5"]
     assert page.row("a") == ["a", "80.0", "50.0", "65.0", "1.5"]
+    (axes,) = report.figures["overall-bars"].axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["one", "two", "Overall"]
+    assert [bar.get_height() for bar in axes.patches] == [80.0, 50.0, 65.0, 60.0, 90.0, 75.0]
+    many = [row(f"classifier {n}", source, n) for n in range(9) for source in ("one", "two")]
+    _, report = page_of(packed(tmp_path / "many.json", *many))
+    assert "overall-bars" not in report.figures, "more than there are colours"
 
 
 def test_reliability_of_several_runs_together():

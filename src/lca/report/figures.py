@@ -321,20 +321,21 @@ def _highlight_difference(
         name.set_color("black" if one == two else PALETTE[one < two])
 
 
-def robustness_bars(models: Mapping[str, Mapping[str, float]]) -> "Figure":
-    """Accuracies on damaged images, a group of bars for every mean and in it a bar for every classifier."""
-    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * len(models)))
-    groups = list(dict.fromkeys(group for values in models.values() for group in values))
-    width = 0.8 / len(models)
-    for number, (name, values) in enumerate(models.items()):
+def grouped_bars(classifiers: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
+    """Numbers of several classifiers: a group of bars for everything they have a number of, in it a bar for each."""
+    groups = list(dict.fromkeys(group for values in classifiers.values() for group in values))
+    figure, axes = _new((max(SMALL[0], 0.8 * len(groups)), SMALL[1] + 0.17 * len(classifiers)))
+    width = 0.8 / len(classifiers)
+    for number, (name, values) in enumerate(classifiers.items()):
         shown = [group for group in groups if group in values]
-        across = [groups.index(group) + (number - (len(models) - 1) / 2) * width for group in shown]
+        across = [groups.index(group) + (number - (len(classifiers) - 1) / 2) * width for group in shown]
         bars = axes.bar(across, [values[group] for group in shown], width, label=name, color=PALETTE[number % 8])
-        if len(models) <= 3:
+        if len(classifiers) <= 3:
             axes.bar_label(bars, fmt="%.1f", fontsize=7)
-    axes.set_xticks(range(len(groups)), groups, fontsize=8)
+    axes.set_xticks(range(len(groups)), [_short(group, 16) for group in groups], fontsize=8)
     axes.set_ylim(0, 102)
-    axes.set_ylabel("accuracy (%)")
+    axes.set_ylabel(y)
     axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
     figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     return figure

@@ -16,7 +16,7 @@ from lca.report import comparison, figures
 from lca.report.comparison import METRICS, Classifier
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.reading import Collection, Run
-from lca.report.tables import LEGEND, bytes_of, seconds_by_phase
+from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_name
 from lca.robustness.scores import RobustnessScores
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Report:
         if self.images is not None and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws)
+        together = comparison.overall(found)
         templates = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
@@ -61,12 +62,24 @@ class Report:
         return templates.get_template("page.html").render(
             title=self.title,
             sections=[self._section(f"data-{n}", *each) for n, each in enumerate(found.items(), start=1)],
-            overall=comparison.overall(found),
+            overall=together,
+            overall_bars=self._overall_bars(together) if together else None,
             unfinished=collection.unfinished,
             metrics=METRICS,
             legend=LEGEND,
             recipes=_recipes(collection.runs),
         )
+
+    def _overall_bars(self, together: comparison.Overall) -> Any:
+        """Average accuracies on all data sets, of as many classifiers as there are colours."""
+        bars = {
+            label: {short_name(row.row.source): row.measured["AA"].mean for row in rows}
+            | {"Overall": together.mean(label)}
+            for label, rows in together.rows.items()
+        }
+        if len(bars) > len(figures.PALETTE):
+            return None
+        return self._figure("overall-bars", figures.grouped_bars(bars, "average accuracy (%)"))
 
     def _section(self, name: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
         """Everything about one data set."""
@@ -133,7 +146,7 @@ class Report:
                 drawn = figures.radar(values, size=(5.8, 5.6), relative=True)
                 radars[kind] = self._figure(f"{name}-relative-{kind}", drawn)
         return {
-            "bars": self._figure(f"{name}-damaged", figures.robustness_bars(bars)),
+            "bars": self._figure(f"{name}-damaged", figures.grouped_bars(bars, "accuracy (%)")),
             "radars": radars,
             "pair": (one.label, two.label),
         }
