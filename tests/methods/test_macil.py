@@ -1,5 +1,7 @@
 """MACIL: the calibration term against loops over pairs, the moved means, and a restart in the middle of a task."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -151,18 +153,20 @@ def test_a_batch_without_pairs_has_no_calibration(run, make_task):
 
 
 def test_the_calibration_holds_the_distances(make, make_task):
-    """The distances within the classes, in the old measure, change less with a large weight."""
-    changes = []
-    for calibration in (0.0, 50.0):
-        method = make(calibration=calibration, setting={"training": TrainingOptions(epochs=6, batch_size=20, lr=0.02)})
+    """The distances within the classes, in the old measure, change less with the term. Its gradient does not get
+    smaller near the goal: a weight or a rate that is too large shakes the features instead of holding them."""
+    training = TrainingOptions(epochs=12, batch_size=20, lr=0.01)
+    changes = {0.0: 0.0, 3.0: 0.0}
+    for calibration, seed in itertools.product(changes, (1, 2, 3)):
+        method = make(calibration=calibration, setting={"training": training, "seed": seed})
         learn(method, make_task(0, TASKS[0]), [])
         task = make_task(1, TASKS[1])
         shrunk = covariances(method, task, 10.0)
         old = extract(method.setting.extractor, task.train, Progress(), "x").double().numpy()
         learn(method, task, ["a", "b"])
         new = extract(method.setting.extractor, task.train, Progress(), "x").double().numpy()
-        changes.append(plain_calibration(old, new, task.train.labels.tolist(), shrunk))
-    assert changes[1] < 0.6 * changes[0]
+        changes[calibration] += plain_calibration(old, new, task.train.labels.tolist(), shrunk)
+    assert changes[3.0] < 0.6 * changes[0.0]
 
 
 def test_the_first_task_is_not_calibrated(run):
