@@ -45,6 +45,22 @@ def test_logits_at_once_are_the_same(kind, biases):
     torch.testing.assert_close(growing.at_once(FEATURES), growing(FEATURES))
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_cosines_at_once_are_the_same_with_scales_of_their_own(trained):
+    growing = GrowingHeads(6, HeadOptions(name="cosine"))
+    for number, scale in enumerate((3.0, 20.0)):
+        options = HeadOptions(name="cosine", scale=scale, train_scale=trained)
+        growing.append(growing.new_head(2 + number, random(number), options))
+    torch.testing.assert_close(growing.at_once(FEATURES), growing(FEATURES))
+    for found, parameter in zip(gradients(growing, growing.at_once), gradients(growing, growing), strict=True):
+        torch.testing.assert_close(found, parameter)
+
+
+def gradients(growing, logits):
+    growing.requires_grad_(True)
+    return torch.autograd.grad(logits(FEATURES).sin().sum(), [*growing.parameters()])
+
+
 def test_no_head_gives_no_logits():
     assert grown(sizes=())(FEATURES).shape == (7, 0)
 
@@ -97,6 +113,28 @@ def test_rows_from_means_recognise_their_means(name):
     means = torch.eye(6)[:3] * 4
     growing.append_from_means(means, random())
     assert growing(means).argmax(1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("name", "bias"), [*((kind, False) for kind in KINDS), ("linear", True)])
+def test_a_class_alone_does_not_win_by_what_all_features_share(name, bias):
+    """The means lie far from zero and near each other, as those of a transformer do."""
+    shared = torch.full((1, 6), 5.0)
+    means = shared + torch.eye(6)[:3]
+    growing = grown(name, sizes=(), bias=bias)
+    growing.append_from_means(means[:2], random(), shared)
+    growing.append_from_means(means[2:], random(), shared)
+    assert growing(means).argmax(1).tolist() == [0, 1, 2]
+    growing = grown(name, sizes=(), bias=bias)
+    growing.append_from_means(means[:2], random(), shared)
+    growing.append_from_means(means[2:], random())
+    assert name in {"cosine", "prototype"} or growing(means).argmax(1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_the_first_class_of_all_stands_at_zero_when_it_comes_alone(name):
+    growing, means = grown(name, sizes=()), torch.full((1, 6), 5.0)
+    growing.append_from_means(means, random(), means)
+    assert growing(FEATURES).abs().max() < 1e-5
 
 
 def test_rows_from_means_are_as_long_as_the_others():

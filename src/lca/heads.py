@@ -47,8 +47,8 @@ class TaskHead(nn.Module):
         self.classes = classes
         self.options = options
 
-    def set_from_means(self, means: Tensor, norm: float) -> None:
-        """Make the rows point at class means (classes, d): for tasks that cannot be trained."""
+    def set_from_means(self, means: Tensor, norm: float, centre: Tensor | None = None) -> None:
+        """Make the rows point at class means (classes, d), as seen from a centre (1, d): for what cannot be trained."""
         raise NotImplementedError
 
     def keep_classes(self, chosen: Tensor) -> None:
@@ -73,8 +73,15 @@ class LinearHead(TaskHead):
     def forward(self, features: Tensor) -> Tensor:
         return functional.linear(features, self.weight, self.bias)
 
-    def set_from_means(self, means: Tensor, norm: float) -> None:
-        self.weight.data.copy_(norm * functional.normalize(means, dim=1))
+    def set_from_means(self, means: Tensor, norm: float, centre: Tensor | None = None) -> None:
+        """From a centre μ̄: w ∝ μ - μ̄, and 0 half-way between them. Without a bias, the part of μ orthogonal to μ̄."""
+        if centre is None:
+            self.weight.data.copy_(norm * functional.normalize(means))
+        elif self.bias is None:
+            self.weight.data.copy_(norm * _beside(means, centre))
+        else:
+            self.weight.data.copy_(norm * functional.normalize(means - centre))
+            self.bias.data.copy_(-(self.weight.data * (means + centre)).sum(1) / 2)
 
     def keep_classes(self, chosen: Tensor) -> None:
         self.classes = len(chosen)
@@ -98,9 +105,10 @@ class MlpHead(TaskHead):
         logits: Tensor = self.output(self._activations(features))
         return logits
 
-    def set_from_means(self, means: Tensor, norm: float) -> None:
+    def set_from_means(self, means: Tensor, norm: float, centre: Tensor | None = None) -> None:
         with torch.no_grad():
-            self.output.set_from_means(self._activations(means), norm)
+            centre = None if centre is None else self._activations(centre)
+            self.output.set_from_means(self._activations(means), norm, centre)
 
     def keep_classes(self, chosen: Tensor) -> None:
         self.classes = len(chosen)
@@ -122,8 +130,10 @@ class CosineHead(TaskHead):
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * functional.linear(functional.normalize(features), functional.normalize(self.weight))
 
-    def set_from_means(self, means: Tensor, norm: float) -> None:
-        self.weight.data.copy_(functional.normalize(means, dim=1))
+    def set_from_means(self, means: Tensor, norm: float, centre: Tensor | None = None) -> None:
+        rows = functional.normalize(means) if centre is None else _beside(means, centre)
+        alone = rows.norm(dim=1, keepdim=True) < 0.5  # a row must have a direction
+        self.weight.data.copy_(torch.where(alone, functional.normalize(means), rows))
 
     def keep_classes(self, chosen: Tensor) -> None:
         self.classes = len(chosen)
@@ -188,7 +198,13 @@ class GrowingHeads(nn.Module):
         return torch.cat([head(features) for head in self._heads()], dim=1)
 
     def at_once(self, features: Tensor) -> Tensor:
-        """The same logits, but for rounding, in one product where all heads are linear: for many small steps."""
+        """The same logits, but for rounding, in one product where all heads are linear, or all cosines: for many small
+        steps."""
+        cosines = [head for head in self._heads() if isinstance(head, CosineHead)]
+        if cosines and len(cosines) == len(self.tasks):
+            rows = functional.normalize(torch.cat([head.weight for head in cosines]))
+            scales = torch.cat([rows.new_ones(head.classes) * head.scale for head in cosines])
+            return scales * functional.linear(functional.normalize(features), rows)
         linear = [head for head in self._heads() if isinstance(head, LinearHead)]
         biases: list[Tensor] = [head.bias for head in linear if head.bias is not None]
         if len(linear) < len(self.tasks) or 0 < len(biases) < len(linear):
@@ -197,12 +213,13 @@ class GrowingHeads(nn.Module):
             features, torch.cat([head.weight for head in linear]), torch.cat(biases) if biases else None
         )
 
-    def append_from_means(self, means: Tensor, generator: torch.Generator) -> None:
-        """Add a head whose rows are class means, as long as the other heads' rows, so that all compete equally."""
+    def append_from_means(self, means: Tensor, generator: torch.Generator, centre: Tensor | None = None) -> None:
+        """Add a head whose rows are class means, as long as the other heads' rows, so that all compete equally. Without
+        a centre (1, d) they hold what all features share, and beside trained rows they would win everywhere."""
         lasts = [head.output if isinstance(head, MlpHead) else head for head in self._heads()]
         norms = [head.weight.norm(dim=1) for head in lasts if isinstance(head, LinearHead)]
         head = self.new_head(len(means), generator).to(means.device)
-        head.set_from_means(means, float(torch.cat(norms).mean()) if norms else 1.0)
+        head.set_from_means(means, float(torch.cat(norms).mean()) if norms else 1.0, centre)
         self.append(head)
 
     def trainable(self, chosen: Literal["all", "none"] | tuple[int, ...]) -> list[nn.Parameter]:
@@ -267,6 +284,13 @@ def linear_heads(weight: Tensor, bias: Tensor, sizes: list[int], like: GrowingHe
         head.weight.data, head.bias = rows.clone(), nn.Parameter(offsets.clone())
         built.append(head)
     return built
+
+
+def _beside(means: Tensor, centre: Tensor) -> Tensor:
+    """The directions of what is orthogonal to the centre in each mean; 0 where nothing is but rounding."""
+    shared = functional.normalize(centre)
+    rest = means - (means * shared).sum(1, keepdim=True) * shared
+    return functional.normalize(rest, eps=1e-3 * float(means.norm(dim=1).mean()))
 
 
 def _rows(rows: int, width: int, init: str, generator: torch.Generator) -> Tensor:

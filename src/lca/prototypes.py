@@ -40,6 +40,17 @@ class ClassMeans:
         self.counts = part.get("counts", torch.zeros(0)).to(device)
 
 
+class Centre(ClassMeans):
+    """The mean of all features so far, whatever their class: what all of them share tells no class from another."""
+
+    def add(self, features: Tensor) -> None:
+        self.observe(torch.zeros(len(features), dtype=torch.long), features)
+
+    def beside(self, mean: Tensor) -> Tensor:
+        """The centre of what else was seen than a new class with this mean feature: before all else, that mean."""
+        return self.means if len(self.counts) else mean
+
+
 def mean_bytes(classes: int, width: int) -> int:
     """Bytes of so many class means with their counts."""
     return 4 * classes * (width + 1)

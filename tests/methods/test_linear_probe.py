@@ -56,13 +56,13 @@ def plain_head(number, counts, epochs=2, lr=0.05, momentum=0.9, weight_decay=5e-
 
 @pytest.mark.parametrize("tuner", ["none", "lora", "full"])
 def test_it_is_plain_sgd_on_the_pretrained_features(tuner):
-    """A class alone has its mean as row, as long as the rows before it."""
+    """The row of a class alone points from the mean of the features before it to its own, as long as the other rows."""
     model = taught(TASKS, {"tuning": {"name": tuner, "feature_norm": True}})
     first, third = plain_head(0, TASKS[0]), plain_head(2, TASKS[2])
-    mean = functional.normalize(pretrained(tiny.images(TASKS[1])).mean(0), dim=0)
-    alone = first.weight.norm(dim=1).mean() * mean[None]
+    mean, centre = (pretrained(tiny.images(TASKS[number])).mean(0) for number in (1, 0))
+    alone = first.weight.norm(dim=1).mean() * functional.normalize(mean - centre, dim=0)[None]
     weight = torch.cat([first.weight, alone, third.weight])
-    bias = torch.cat([first.bias, torch.zeros(1), third.bias])
+    bias = torch.cat([first.bias, -alone @ (mean + centre) / 2, third.bias])
     heads = model.method.heads.tasks
     torch.testing.assert_close(torch.cat([head.weight for head in heads]), weight, rtol=0, atol=1e-5)
     torch.testing.assert_close(torch.cat([head.bias for head in heads]), bias, rtol=0, atol=1e-5)
@@ -98,7 +98,7 @@ def test_the_tuner_is_never_changed_and_not_stored(tuner):
         model.learn(tiny.task(number, counts))
         now = model.extractor.tensors()
         assert all(torch.equal(now[name], each) for name, each in base.items())
-    assert set(model.memory()) == {"heads"}
+    assert set(model.memory()) == {"heads", "centre"}
     assert set(model.state().parts["heads"]) == {f"{n}.{name}" for n in range(3) for name in ("weight", "bias")}
 
 

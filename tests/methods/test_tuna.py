@@ -95,7 +95,7 @@ def test_the_answer_is_that_of_a_loop_over_images(case):
         torch.testing.assert_close(found.softmax(1), expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(found, expected.log(), rtol=0, atol=1e-3)
         used |= surest
-    assert len(used) > 1 or len(set(homes)) < 3, "one subspace was always the surest, so nothing was chosen"
+    assert len(used) > 1 or case != "one class first", "one subspace was always the surest, so nothing was chosen"
     tuned = len(set(homes)) - ("pretrained" in model.method.subspaces)
     assert model.method.feature_parts()[-1] == ("" if tuned > 1 else list(model.method.subspaces)[-1])
 

@@ -13,9 +13,9 @@ class PatchProjection(nn.Conv2d):
         nn.Module.__init__(self)
         self.__dict__.update(convolution.__dict__)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         height, width = self.kernel_size
-        patches = input.unfold(2, height, height).unfold(3, width, width)  # n, channels, rows, columns, height, width
+        patches = images.unfold(2, height, height).unfold(3, width, width)  # n, channels, rows, columns, height, width
         flat = patches.permute(0, 2, 3, 1, 4, 5).flatten(3)
         return functional.linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 

@@ -9,6 +9,7 @@ from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads import GrowingHeads, HeadOptions
 from lca.methods.base import Method, Phase, Setting
+from lca.prototypes import Centre, mean_bytes
 
 
 class Branched(Method):
@@ -22,6 +23,7 @@ class Branched(Method):
         super().__init__(setting, options)
         self.heads = GrowingHeads(setting.extractor.width, self.head_options())
         self.branch_set = BranchSet(options.align, self.heads)
+        self.centre = Centre()
         self.tasks = 0
         self.observed: Part = {}
         """Labels and features of the task's images, for the statistics."""
@@ -39,6 +41,10 @@ class Branched(Method):
         yield Phase("statistics", lambda _: self.statistics_of_task())
         for name in self.branch_set.heads:
             yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
+
+    def append_mean(self, mean: Tensor, task: int) -> None:
+        """Add the head of a class that comes alone, made of its mean feature (1, d)."""
+        self.heads.append_from_means(mean, self.setting.generator("head", task), self.centre.beside(mean))
 
     def new_places(self, labels: list[int]) -> list[int]:
         """The places within a task of the classes that no head has yet."""
@@ -72,7 +78,8 @@ class Branched(Method):
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         branches = self.branch_set.expected_bytes(tasks, classes, images)
-        trunk = self.trunk_bytes(tasks) + self.heads.expected_bytes(tasks, classes)
+        centre = mean_bytes(1, self.setting.extractor.width)
+        trunk = self.trunk_bytes(tasks) + self.heads.expected_bytes(tasks, classes) + centre
         return None if branches is None else trunk + branches
 
     def finish_task(self) -> None:
@@ -81,11 +88,12 @@ class Branched(Method):
 
     def trunk_state(self) -> State:
         heads, meta = self.heads.state()
-        parts: dict[str, Part] = {"heads": heads, "features": self.observed}
+        parts: dict[str, Part] = {"heads": heads, "centre": self.centre.state(), "features": self.observed}
         return State(parts, {"heads": meta, "tasks": self.tasks})
 
     def load_trunk_state(self, state: State) -> None:
         self.heads.load(self.on_device(state.parts["heads"]), state.meta["heads"])
+        self.centre.load(state.parts["centre"], self.setting.extractor.compute.device)
         self.observed, self.tasks = self.on_device(state.parts["features"]), state.meta["tasks"]
 
     def state(self) -> State:

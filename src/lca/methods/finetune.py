@@ -12,7 +12,11 @@ from lca.files import State
 from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
 from lca.methods import methods
 from lca.methods.base import Method, MethodInfo, Phase, Setting
+from lca.prototypes import Centre, mean_bytes
 from lca.training import FineTuning
+
+_CENTRED_ON = 128
+"""Images of a task that the mean of all features is taken from."""
 
 
 class SequentialOptions(MethodOptions):
@@ -43,6 +47,7 @@ class SequentialFineTuning(Method):
         super().__init__(setting, options)
         self.heads = GrowingHeads(setting.extractor.width, options.head)
         self.training = FineTuning(setting)
+        self.centre = Centre()
         self.tensors = setting.extractor.tensors()
 
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
@@ -63,7 +68,8 @@ class SequentialFineTuning(Method):
     def state(self) -> State:
         heads, meta = self.heads.state()
         tuned = {"tuned": self.tensors} if self.tunes else {}
-        return State({**tuned, "heads": heads, "training": self.training.state()}, {"heads": meta})
+        parts = {"heads": heads, "centre": self.centre.state(), "training": self.training.state()}
+        return State(tuned | parts, {"heads": meta})
 
     def load_state(self, state: State) -> None:
         if self.tunes:
@@ -71,10 +77,17 @@ class SequentialFineTuning(Method):
             self.tensors = self.setting.extractor.tensors()
         self.heads.load(state.parts["heads"], state.meta["heads"])
         self.heads.to(self.setting.extractor.compute.device)
+        self.centre.load(state.parts["centre"], self.setting.extractor.compute.device)
         self.training.load(state.parts["training"])
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        return (self.tuned_bytes() if self.tunes else 0) + self.heads.expected_bytes(tasks, classes)
+        centre = mean_bytes(1, self.setting.extractor.width)
+        return (self.tuned_bytes() if self.tunes else 0) + self.heads.expected_bytes(tasks, classes) + centre
+
+    def some_features(self, task: Task) -> Tensor:
+        """Of a task that was trained, for the mean of all."""
+        few = torch.linspace(0, len(task.train) - 1, min(len(task.train), _CENTRED_ON)).long()
+        return self.features(task.train.subset(few), "mean feature")
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         return self.training.epoch(task, epoch, self.heads, teacher=self.tensors if self.heads.sizes else None)
@@ -84,6 +97,7 @@ class SequentialFineTuning(Method):
         new = [place for place, label in enumerate(labels) if label >= learnt]
         self.training.finish(task, self.heads, new)
         self.tensors = self.setting.extractor.tensors()
+        self.centre.add(self.some_features(task))
         newest = self.heads.tasks[-1]
         if new and isinstance(newest, PrototypeHead):
             features = self.features(task.train, "class means")
@@ -92,4 +106,6 @@ class SequentialFineTuning(Method):
 
     def _head_from_mean(self, task: Task) -> None:
         features = self.features(task.train, "class mean")
-        self.heads.append_from_means(features.mean(0, keepdim=True), self.setting.generator("head", task.index))
+        mean = features.mean(0, keepdim=True)
+        self.heads.append_from_means(mean, self.setting.generator("head", task.index), self.centre.beside(mean))
+        self.centre.add(features)

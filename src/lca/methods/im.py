@@ -116,15 +116,15 @@ class IncrementalMerging(Branched):
         extractor.load(self.merge.parameters())
         same = (self.options.merge.operator, self.options.merge.alpha) == ("last", 1.0)
         self.observed["merged"] = self.observed["tuned"] if same else self._extract(task, "merged")
+        self.centre.add(self.observed["merged"])
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
             self.heads.tasks[-1].set_from_means(self._class_means(learnt, "merged"), norm=1.0)
 
     def _head_from_mean(self, task: Task, labels: list[int]) -> None:
         self.observed |= {"tuned": self.observed["before"], "merged": self.observed["before"]}
         if labels[0] == sum(self.heads.sizes):
-            self.heads.append_from_means(
-                self._class_means(labels[0], "before"), self.setting.generator("head", task.index)
-            )
+            self.append_mean(self._class_means(labels[0], "before"), task.index)
+        self.centre.add(self.observed["before"])
 
     def _extract(self, task: Task, when: str) -> Tensor:
         what = f"task {task.index + 1}, features {when}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from lca.data.streams import Task
@@ -37,12 +38,15 @@ class Probing(FineTuning):
     def __init__(self, method: "LinearProbe") -> None:
         super().__init__(method.setting)
         self._method = method
+        self.rows = torch.empty(0)
+        """The features of the task's images."""
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {}
 
     def inputs(self, task: Task) -> Inputs:
-        return Features(self._method.features(task.train, f"task {task.index + 1}, features"))
+        self.rows = self._method.features(task.train, f"task {task.index + 1}, features")
+        return Features(self.rows)
 
     def loss(
         self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
@@ -64,12 +68,16 @@ class LinearProbe(SequentialFineTuning):
     )
     Options: ClassVar = LinearProbeOptions
     defaults: ClassVar = {"tuning": {"name": "none"}}
+    training: Probing
     tunes: ClassVar = False
     distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: LinearProbeOptions) -> None:
         super().__init__(setting, options)
         self.training = Probing(self)
+
+    def some_features(self, task: Task) -> Tensor:
+        return self.training.rows
 
     def feature_parts(self) -> list[str]:
         return ["pretrained"]

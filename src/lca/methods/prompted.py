@@ -135,7 +135,7 @@ class Prompted(SequentialFineTuning):
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         trained = tasks if classes > tasks else 0  # a task of one class trains nothing
-        return 4 * self.values(trained) + self.heads.expected_bytes(tasks, classes)
+        return 4 * self.values(trained) + (super().expected_bytes(tasks, classes, images) or 0)
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter a new prompt."""

@@ -120,8 +120,8 @@ class AlignedSubspaces(Branched, Subspaces):
         self.observed = {"labels": torch.tensor(labels)[task.train.labels]}
         self.observed["features"] = self._at_home(task, self.observed["labels"])
         if len(task.classes) == 1 and new:
-            mean = self.observed["features"].mean(0, keepdim=True)
-            self.heads.append_from_means(mean, self.setting.generator("head", task.index))
+            self.append_mean(self.observed["features"].mean(0, keepdim=True), task.index)
+        self.centre.add(self.observed["features"])
 
     def answers(self, features: Tensor, branch: str) -> Tensor:
         """The logits of the heads in every part of the features: (n, parts, classes)."""
