@@ -34,7 +34,8 @@ def recipe(name: str, device: str) -> Recipe:
     """A method with its own tuner and learning rates; the images, the epochs and the batches are the demo's."""
     demo = read_recipe("demo")
     training = {key: demo["training"][key] for key in ("epochs", "batch_size")}
-    content = merge_mappings(read_recipe(name), {"data": demo["data"], "training": training, "device": device})
+    own = {key: value for key, value in read_recipe(name).items() if key != "backbone"}
+    content = merge_mappings(own, {"data": demo["data"], "training": training, "device": device})
     return validate_recipe({"name": name, **content, "keep_models": "none"}, name)
 
 
