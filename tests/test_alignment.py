@@ -327,6 +327,14 @@ def test_the_other_half_of_the_heads_stays_exactly_as_it_was(choice, kind):
     assert moved == {"oldest": {0, 1, 2}, "newest": {2, 3, 4}, "random": set(drawn)}[choice]
 
 
+def test_an_alignment_that_made_things_worse_warns(recwarn):
+    memory, heads = separable(distance=0.5)[0], random_heads()
+    align(heads, memory, options(epochs=3, lr=0.05), randomness)
+    assert not [each for each in recwarn if "larger" in str(each.message)]
+    with pytest.warns(UserWarning, match=r"branch 'test' made the loss of its first batch larger .* its lr \(30.0\)"):
+        align(heads, memory, options(epochs=3, lr=30.0, start="lda"), randomness)
+
+
 def test_prototypes_become_the_class_means_and_take_no_steps():
     memory, features, _ = separable()
     heads = random_heads(name="prototype")

@@ -4,6 +4,7 @@ The backbone moved, the old heads did not; alignment closes that gap without any
 loss and, by its options, the published code's and plain classifier alignment (CA); `Aligner` runs it.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, Self
 
@@ -261,18 +262,26 @@ def align(
     optimiser = make_optimiser("sgd", [(parameters, options.lr)], options.momentum, options.weight_decay)
     momenta = [optimiser.state[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
 
-    def step(index: Tensor) -> None:
-        optimiser.zero_grad()
+    def losses(index: Tensor) -> Iterator[Tensor]:
+        """The loss of a batch, in parts that are added."""
         for part in _parts(index, len(classes), options):
             labels, kept = classes[part // options.samples], None if keep is None else keep[part]
-            current = lca_loss(heads.at_once(features[part]), labels, options, sizes, kept) * (len(part) / len(index))
+            yield lca_loss(heads.at_once(features[part]), labels, options, sizes, kept) * (len(part) / len(index))
+
+    @torch.no_grad()
+    def value(index: Tensor) -> float:
+        return float(sum(losses(index)))
+
+    def step(index: Tensor) -> None:
+        optimiser.zero_grad()
+        for current in losses(index):
             current.backward()
             loss.add_(current.detach())
         optimiser.step()
 
     for parameter in parameters:
         parameter.requires_grad_(True)
-    fast_step = None
+    fast_step, at_first = None, None
     for epoch in range(options.epochs):
         set_rate(optimiser.param_groups[0], cosine(options.lr, 0.0, epoch / options.epochs))
         loss.zero_()
@@ -283,6 +292,9 @@ def align(
             features.copy_(again)  # in place: a captured step reads from there
             if keep is not None and kept_again is not None:
                 keep.copy_(kept_again)
+        if at_first is None:
+            probe = batches[0]
+            at_first = value(probe)
         fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
         for index in batches:
             fast_step(index)
@@ -291,6 +303,13 @@ def align(
     heads.requires_grad_(False)
     if not all(parameter.isfinite().all() for parameter in parameters):
         raise LcaError(f"the alignment of branch {options.name!r} diverged; lower its lr (it is {options.lr})")
+    if at_first is not None and (at_last := value(probe)) > 1.5 * at_first:
+        warnings.warn(
+            f"the alignment of branch {options.name!r} made the loss of its first batch larger ({at_first:.3g} before, "
+            f"{at_last:.3g} after): its lr ({options.lr}) may be too high, above all with logit_norm and heads that "
+            "were trained for few steps",
+            stacklevel=2,
+        )
     return heads, {"loss": float(loss) / len(batches), "kept": 1.0 if keep is None else float(keep.float().mean())}
 
 

@@ -94,10 +94,11 @@ class BranchSet:
     """The branches of a method: the heads and Gaussians that differ from branch to branch.
 
     Branches with the same statistics share one set of Gaussians, named after the first of them. A branch of kind
-    `none` has neither: it answers with the trunk's heads as they were trained.
+    `none` has neither: it answers with the trunk's heads as they were trained. How far known images lie from their
+    Gaussians is kept only where it is asked for, by a method that can tell unknown images.
     """
 
-    def __init__(self, options: Sequence[AlignmentOptions], trunk: GrowingHeads) -> None:
+    def __init__(self, options: Sequence[AlignmentOptions], trunk: GrowingHeads, keep_distances: bool = True) -> None:
         self.options = {each.name: each for each in options}
         self.trunk = trunk
         self.heads = {each.name: trunk.copy() for each in options if each.kind != "none"}
@@ -110,7 +111,8 @@ class BranchSet:
             self._memory_of[name] = first
             if first == name:
                 self.memories[name] = GaussianMemory(self.options[name].covariance)
-                self.distances[name] = KnownDistances()
+                if keep_distances:
+                    self.distances[name] = KnownDistances()
 
     def memory(self, name: str) -> GaussianMemory | None:
         """The Gaussians a branch uses, or None for kind `none`."""
@@ -139,10 +141,11 @@ class BranchSet:
             features = merged if options.statistics == "after" else tuned
             for label in labels.unique().tolist():
                 memory.observe(label, features[labels == label])
-            self.distances[name].rescale(memory.typical_distances())
-            apart = memory.nearest_left_out(features, labels)
-            for label in labels.unique().tolist():
-                self.distances[name].observe(label, apart[labels == label])
+            if name in self.distances:
+                self.distances[name].rescale(memory.typical_distances())
+                apart = memory.nearest_left_out(features, labels)
+                for label in labels.unique().tolist():
+                    self.distances[name].observe(label, apart[labels == label])
 
     def correct_distances(self, features: Tensor, labels: Tensor) -> None:
         """Let images of the last task that were held out correct how far known images lie."""
@@ -153,11 +156,12 @@ class BranchSet:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
         for heads in self.heads.values():
             heads.forget(label)
-        for name, memory in self.memories.items():
+        for memory in self.memories.values():
             memory.forget(label)
-            self.distances[name].forget(label)
-            if memory.classes:
-                self.distances[name].rescale(memory.typical_distances())
+        for name, distances in self.distances.items():
+            distances.forget(label)
+            if self.memories[name].classes:
+                distances.rescale(self.memories[name].typical_distances())
 
     def align(
         self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress

@@ -5,6 +5,7 @@ Several processes are the subject of `lca.ranks`.
 
 import copy
 import gc
+import hashlib
 import itertools
 import os
 import platform
@@ -13,7 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -209,7 +212,17 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
 def versions() -> dict[str, str]:
     """Of what the numbers depend on."""
     libraries = {name: version(name) for name in ("torch", "timm", "numpy", "pillow")}
-    return libraries | {"lca": lca.__version__, "python": platform.python_version()}
+    return libraries | {"lca": lca.__version__, "lca sources": _sources(), "python": platform.python_version()}
+
+
+@cache
+def _sources() -> str:
+    """A hash of the package's code: between two releases the version does not tell."""
+    folder = Path(lca.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _processor() -> str:

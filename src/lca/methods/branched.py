@@ -1,6 +1,7 @@
 """Base of methods with branches: several classifiers on one training, each with statistics and alignment of its own."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,12 +18,14 @@ class Branched(Method):
     a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk phases."""
 
     branch_keys = frozenset({"align"})
+    tells_unknown: ClassVar[bool] = True
+    """Whether the branches' statistics tell unknown images from known ones."""
     options: BranchedOptions
 
     def __init__(self, setting: Setting, options: BranchedOptions) -> None:
         super().__init__(setting, options)
         self.heads = GrowingHeads(setting.extractor.width, self.head_options())
-        self.branch_set = BranchSet(options.align, self.heads)
+        self.branch_set = BranchSet(options.align, self.heads, self.tells_unknown)
         self.centre = Centre()
         self.tasks = 0
         self.observed: Part = {}

@@ -64,10 +64,10 @@ def subspace_weights(homes: Tensor, subspaces: int, alpha: float, beta: float | 
 
 @methods.register("ease")
 class Ease(Subspaces):
-    """A task's subspace is the tuner's initial values, trained with a head of the task's own. The task's images then go
-    through all subspaces so far, once; their class means are the prototypes. What the old classes lack in new subspaces
-    is synthesised, see `synthesise`. The logit of a class is Σ_j w_j cos(x_j, p_j) over the subspaces j, see
-    `subspace_weights`. Any tuner does; the published one is `adapter`.
+    """A task's subspace is the tuner's initial values (the same for every task; published are ones drawn anew), trained
+    with a head of the task's own. The task's images then go through all subspaces so far, once; their class means are
+    the prototypes. What the old classes lack in new subspaces is synthesised, see `synthesise`. The logit of a class is
+    Σ_j w_j cos(x_j, p_j) over the subspaces j, see `subspace_weights`. Any tuner does; the published one is `adapter`.
 
     The means of a class that returns move by the number of its images, and in subspaces that it had not seen they take
     the place of what was synthesised.

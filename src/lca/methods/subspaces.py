@@ -104,6 +104,8 @@ class AlignedSubspaces(Branched, Subspaces):
     its head row.
     """
 
+    tells_unknown = False
+
     def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
         if len(task.classes) > 1:
             epochs = self.setting.training.epochs
