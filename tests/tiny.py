@@ -89,8 +89,9 @@ def variants() -> dict[str, dict[str, Any]]:
     """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator and drift model.
 
     They are read from the registries: what is registered is tested. Every tuner is tested with `im`, which also merges;
-    the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them. A method that is a
-    case of another one (SLCA of incremental merging) shares its code, so its options are tested there.
+    the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them. Every head is
+    tested with `im`, which also aligns, and `finetune`; of the others' heads the one that is replaced by class means. A
+    method that is a case of another one (SLCA of incremental merging) shares its code, so its options are tested there.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
@@ -101,7 +102,8 @@ def variants() -> dict[str, dict[str, Any]]:
         for tuner in TUNERS if name == "im" else ("full", "none"):
             tuning = {"name": tuner, **SMALL_TUNING.get(tuner, {}), "feature_norm": True}
             found[f"{name}, {tuner}"] = {"method": method_section(name), "tuning": tuning}
-        for head in heads if "head" in fields else ():
+        kinds = heads if name in {"im", "finetune"} else ("prototype",)
+        for head in kinds if "head" in fields else ():
             found[f"{name}, {head} head"] = {"method": method_section(name, head={"name": head, "bias": True})}
         for operator in operators if "merge" in fields else ():
             start = "base" if operator == "sum" else "previous"

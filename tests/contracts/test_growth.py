@@ -42,7 +42,7 @@ def test_tasks_of_any_shape_are_learnt(variant, stream):
     assert model.tasks == len(STREAMS[stream])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "," not in name or name.endswith("head")])
 def test_a_class_that_comes_alone_does_not_get_all_answers(variant):
     model = tiny.classifier(tiny.recipe(VARIANTS[variant], training={"epochs": 3}))
     for number, counts in enumerate(({"3": 8, "7": 8}, {"1": 8}, {"4": 8, "0": 8})):
