@@ -231,3 +231,17 @@ def test_what_a_recipe_leaves_open_is_as_the_method_says():
 def test_a_method_is_a_recipe_and_replaces_another_with_its_defaults():
     assert load_recipe("aper") == load_recipe("best", ["method=aper", "name=aper"])
     assert load_recipe("aper", ["training.epochs=3"]).training.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": {"robustness": 0.5}}, "robustness is for loss: lca; with cross_entropy it would do nothing"),
+        ({"method": {"name": "im", "head": {"name": "linear", "hidden": 7}}}, "hidden is for mlp; with name: linear"),
+        ({"method": {"name": "im", "head": {"name": "mlp", "scale": 3.0}}}, "scale is for cosine and prototype"),
+        ({"method": {"name": "im", "head": {"train_scale": False}}}, "train_scale is for cosine and prototype"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(change, message):
+    with pytest.raises(LcaError, match=message):
+        validate_recipe(change)

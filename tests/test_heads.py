@@ -162,7 +162,7 @@ def test_the_trainable_heads():
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_state_and_load_are_inverse(name, bias):
-    growing = grown(name, bias=bias, hidden=4, scale=7.0)
+    growing = grown(name, bias=bias, **{"mlp": {"hidden": 4}, "linear": {}}.get(name, {"scale": 7.0}))
     part, meta = growing.state()
     twin = GrowingHeads(6, growing.options)
     twin.load(part, meta)

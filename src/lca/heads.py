@@ -1,9 +1,9 @@
 """Heads: a classifier that grows by one task head at a time. Old heads stay frozen unless alignment trains them."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,6 +37,14 @@ class HeadOptions(NamedOptions):
         if name not in heads:
             raise ValueError(f"unknown head {name!r}; {nearest(name, heads)}")
         return name
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        kinds = {"hidden": ("mlp",), "scale": ("cosine", "prototype"), "train_scale": ("cosine", "prototype")}
+        for key, names in kinds.items():
+            if self.name not in names and getattr(self, key) != HeadOptions.model_fields[key].default:
+                raise ValueError(f"{key} is for {' and '.join(names)}; with name: {self.name} it would do nothing")
+        return self
 
 
 class TaskHead(nn.Module):
