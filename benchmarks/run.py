@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     started = time.perf_counter()
     rows: list[Comparison] = []
     result: dict[str, Any] = {
-        "command": " ".join(["python", "benchmarks/run.py", *arguments]),
+        "command": " ".join(["python", "benchmarks/run.py", *_without_out(arguments)]),
         "machine": described,
         "versions": versions(),
         "size": settings.size,
@@ -94,6 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmarks.json", help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="print a written result as a table, and stop")
     return parser
+
+
+def _without_out(arguments: list[str]) -> list[str]:
+    """Where the result went says nothing about it."""
+    place = arguments.index("--out") if "--out" in arguments else len(arguments)
+    return [each for each in arguments[:place] + arguments[place + 2 :] if not each.startswith("--out=")]
 
 
 def machine(compute: Compute) -> dict[str, Any]:

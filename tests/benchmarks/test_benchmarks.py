@@ -111,6 +111,7 @@ def test_results_that_disagree_are_named_and_fail(load, monkeypatch, tmp_path, c
     result = json.loads(out.read_text())
     assert result["comparisons"][0]["ratio"] == 1.0
     assert {"machine", "versions", "command", "size"} <= set(result)
+    assert str(tmp_path) not in result["command"]
     assert run.main(["--markdown", str(out)]) == 0
     assert "| x | case | 1.00 s | 1.00 s | 1.00 |  | 2.0e+00 (1) |" in capsys.readouterr().out
 

@@ -233,14 +233,21 @@ def _short(text: str, longest: int = 32) -> str:
 def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
     """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
     across, up = zip(*points, strict=True)
     axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
-    axes.loglog(across, [up[0] * each / across[0] for each in across], color=PALETTE[7], linestyle=":")
+    proportional = [up[0] * each / across[0] for each in across]
+    axes.loglog(across, proportional, color=PALETTE[7], linestyle=":", label="in proportion")
+    axes.set_xticks(across, [f"{each:,g}" for each in across])
+    axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3, which="both")
     save(figure, path)
