@@ -127,13 +127,14 @@ def branch(name: str, **changes: Any) -> dict[str, Any]:
     return AlignmentOptions(name=name, **{**QUICK, **changes}).model_dump(mode="json")
 
 
-def load_tiny_backbone(options: Any = None, weights: Any = None) -> Backbone:
+SHAPE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 0}
+
+
+def load_tiny_backbone(options: Any = None, weights: Any = None, **shape: Any) -> Backbone:
     """A real timm transformer in a tiny shape, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        vit = timm.create_model(
-            "vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=24, depth=2, num_heads=2, num_classes=0
-        )
+        vit = timm.create_model("vit_tiny_patch16_224", **(SHAPE | shape))
         for parameter in vit.parameters():  # zeros and ones of the initialisation would hide mistakes
             parameter.data += 0.05 * torch.randn_like(parameter)
     half = (0.5, 0.5, 0.5)
@@ -156,9 +157,9 @@ def task(index: int, counts: Mapping[str, int]) -> Task:
     return Task(index, tuple(counts), images(counts))
 
 
-def classifier(chosen: Recipe) -> ContinualClassifier:
+def classifier(chosen: Recipe, **shape: Any) -> ContinualClassifier:
     view = ViewOptions.model_validate({"augment": {"crop_scale": [0.6, 1.0], "flip": False}, "centre_crop": 1.0})
-    return ContinualClassifier(chosen, view, backbone=load_tiny_backbone())
+    return ContinualClassifier(chosen, view, backbone=load_tiny_backbone(**shape))
 
 
 def taught(model: ContinualClassifier, tasks: Iterable[Mapping[str, int]]) -> ContinualClassifier:
