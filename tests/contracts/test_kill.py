@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 import tiny
-from lca.methods import methods
+from lca.methods import Method, methods
 from tiny import Kill
 
 KILLED = -signal.SIGKILL
@@ -54,10 +54,14 @@ def kill_often(chosen, folder, draw, kills, **options):
     return killed
 
 
+CACHES = ("no trunk cache", "an empty trunk cache", "a trunk cache that other branches filled")
+WITH_A_TRUNK = [name for name in methods if methods[name].trunk_state is not Method.trunk_state]
+
+
 @pytest.mark.parametrize(
-    "trunks", ["no trunk cache", "an empty trunk cache", "a trunk cache that other branches filled"]
+    ("name", "trunks"),
+    [(name, trunks) for name in methods for trunks in (CACHES if name in WITH_A_TRUNK else CACHES[:1])],
 )
-@pytest.mark.parametrize("name", list(methods))
 def test_killed_at_random_and_started_again(tmp_path, undisturbed, name, trunks):
     cache = None if trunks == "no trunk cache" else tmp_path / "trunks"
     chosen = recipe_of(name)
