@@ -281,7 +281,7 @@ def align(
 
     for parameter in parameters:
         parameter.requires_grad_(True)
-    fast_step, at_first = None, None
+    fast_step, probe, at_first = None, classes[:0], 0.0
     for epoch in range(options.epochs):
         set_rate(optimiser.param_groups[0], cosine(options.lr, 0.0, epoch / options.epochs))
         loss.zero_()
@@ -292,9 +292,8 @@ def align(
             features.copy_(again)  # in place: a captured step reads from there
             if keep is not None and kept_again is not None:
                 keep.copy_(kept_again)
-        if at_first is None:
-            probe = batches[0]
-            at_first = value(probe)
+        if epoch == 0:
+            probe, at_first = batches[0], value(batches[0])
         fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
         for index in batches:
             fast_step(index)
@@ -303,7 +302,7 @@ def align(
     heads.requires_grad_(False)
     if not all(parameter.isfinite().all() for parameter in parameters):
         raise LcaError(f"the alignment of branch {options.name!r} diverged; lower its lr (it is {options.lr})")
-    if at_first is not None and (at_last := value(probe)) > 1.5 * at_first:
+    if (at_last := value(probe)) > 1.5 * at_first:
         warnings.warn(
             f"the alignment of branch {options.name!r} made the loss of its first batch larger ({at_first:.3g} before, "
             f"{at_last:.3g} after): its lr ({options.lr}) may be too high, above all with logit_norm and heads that "
