@@ -2,20 +2,19 @@
 
 Ours: uint8 images on the device, views made there, bf16, compiled, the step captured. Useful FLOPs of an image are
 those of the matrix products: forward, backward to the activations, and three times the low-rank products; recomputation
-and everything else count for nothing. The plain ways (plain_ways.py) run on fewer images; all seconds are per
-1,000 images.
+and everything else count for nothing. The plain ways (plain_ways.py) run on fewer images; all seconds are per 1,000
+images.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from timm.models import VisionTransformer
 
 from lca.backbones import Backbone, untrained
-from lca.config import AugmentOptions, DataOptions, TrainingOptions
+from lca.config import AugmentOptions, TrainingOptions
 from lca.data.images import ImageSet
-from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.data.views import Preprocessing
 from lca.device import Compute
@@ -25,8 +24,8 @@ from lca.progress import Progress
 from lca.setting import Setting
 from lca.training import FineTuning
 from lca.tuning.lora import LoraOptions
-from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of
-from plain_ways import PLAIN, PUBLISHED, Way, extraction_seconds, training_seconds
+from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, synthetic
+from plain_ways import PLAIN, PUBLISHED, Kind, seconds_per_image
 
 SUBJECT = "backbone"
 THOUSAND = 1000
@@ -35,13 +34,10 @@ PICO = "vit_pico_patch8_64"
 
 @dataclass(frozen=True)
 class Case:
-    """`plain_images` are those of the slow ways."""
-
     vit: str
     rank: int
     batch: int
     images: int
-    plain_images: int
 
 
 @dataclass(frozen=True)
@@ -53,15 +49,15 @@ class Sizes:
 
 
 SIZES: dict[Size, Sizes] = {
-    "tiny": Sizes((Case(PICO, 4, 4, 16, 12),), (Case(PICO, 4, 4, 8, 12),), (0, 0)),
-    "small": Sizes((Case(PICO, 16, 32, 128, 128),), (Case(PICO, 16, 64, 256, 256),), (2, 2)),
+    "tiny": Sizes((Case(PICO, 4, 4, 16),), (Case(PICO, 4, 4, 8),), (0, 0)),
+    "small": Sizes((Case(PICO, 16, 32, 128),), (Case(PICO, 16, 64, 256),), (2, 2)),
     "full": Sizes(
         (
-            Case("vit_base_patch16_224", 64, 256, 20 * 256, 5 * 256),
-            Case("vit_base_patch16_224", 64, 64, 60 * 64, 12 * 64),
-            Case("deit_tiny_patch16_224", 16, 256, 40 * 256, 5 * 256),
+            Case("vit_base_patch16_224", 64, 256, 20 * 256),
+            Case("vit_base_patch16_224", 64, 64, 60 * 64),
+            Case("deit_tiny_patch16_224", 16, 256, 40 * 256),
         ),
-        (Case("vit_base_patch16_224", 64, 256, 40 * 256, 5 * 256),),
+        (Case("vit_base_patch16_224", 64, 256, 40 * 256),),
         (PLAIN.workers, PUBLISHED.workers),
     ),
 }
@@ -95,7 +91,7 @@ def build(case: Case, settings: Settings, compiled: bool | None = None) -> Featu
     return FeatureExtractor(backbone, LoraOptions(rank=case.rank, alpha=2.0 * case.rank), 0, compute)
 
 
-def _compare(case: Case, kind: str, workers: tuple[int, int], settings: Settings) -> list[Comparison]:
+def _compare(case: Case, kind: Kind, workers: tuple[int, int], settings: Settings) -> list[Comparison]:
     extractor = build(case, settings)
     work = gigaflops(extractor.vit, case.rank, kind == "training")
     images = synthetic(case.images)
@@ -107,7 +103,6 @@ def _compare(case: Case, kind: str, workers: tuple[int, int], settings: Settings
         else _extraction(extractor, images, case, settings)
     )
     numbers: Numbers = {"vit": case.vit, "batch": case.batch, "rank": case.rank, "images": case.images}
-    numbers |= {"plain_images": case.plain_images}
     rate = case.images / ours.best
     rates = {"images/s": round(rate), "GFLOP an image": round(work, 1), "TFLOP/s": round(work * rate / 1e3, 1)}
     if settings.matrix_rate:
@@ -119,7 +114,8 @@ def _compare(case: Case, kind: str, workers: tuple[int, int], settings: Settings
     del extractor
     rows = []
     for way, processes in zip((PLAIN, PUBLISHED), workers, strict=True):
-        plain = THOUSAND * _plain_seconds(case, kind, Way(way.name, processes, way.second_view), settings)
+        used = replace(way, workers=processes)
+        plain = THOUSAND * seconds_per_image(kind, case.vit, case.rank, case.batch, used, settings)
         label = f"{kind}, {case.vit}, batch {case.batch} ({way.name}: {processes} workers)"
         costs = per_thousand, Cost(plain, plain)
         rows.append(Comparison(SUBJECT, label, "seconds", *costs, numbers, agreement, rates))
@@ -161,14 +157,6 @@ def _timed(work: Callable[[], None], repeats: int, settings: Settings) -> Cost:
     return Cost(min(seconds), sorted(seconds)[repeats // 2], repeats)
 
 
-def _plain_seconds(case: Case, kind: str, way: Way, settings: Settings) -> float:
-    vit = untrained(case.vit).requires_grad_(False)
-    images = synthetic(case.plain_images).pixels.canvas
-    if kind == "training":
-        return training_seconds(vit, case.rank, images, case.batch, way, settings.device, clock_of(settings))
-    return extraction_seconds(vit, images, case.batch, way, settings.device, clock_of(settings))
-
-
 def _agreement(case: Case, extractor: FeatureExtractor) -> Agreement:
     """The fast features of a batch beside those of the same weights in fp32, not compiled."""
     views = extractor.evaluation_views(synthetic(case.batch).pixels)
@@ -178,10 +166,3 @@ def _agreement(case: Case, extractor: FeatureExtractor) -> Agreement:
         plain = extractor.vit.forward_head(extractor.vit.forward_features(views), pre_logits=True)
     difference = float((fast - plain).norm() / plain.norm())
     return Agreement(difference, 0.05, "features of a batch, relative to their norm, beside fp32")
-
-
-def synthetic(count: int) -> ImageSet:
-    """So many images of 32 pixels in ten classes."""
-    source = f"synthetic:classes=10,train={-(-count // 10)},test=1,size=32"
-    train = load_source(DataOptions(source=source), 0, 32, Progress()).train
-    return train.subset(torch.arange(count))

@@ -2,6 +2,7 @@
 
 python benchmarks/growth.py --out growth.json                    # small sizes, minutes on a CPU
 python benchmarks/growth.py --full --out growth.json             # the sizes of real runs, on a GPU
+python benchmarks/growth.py --full classes --out growth.json     # only that again; the file keeps the others
 python benchmarks/growth.py --plot growth.json --to docs/images  # a picture of each
 """
 
@@ -14,15 +15,15 @@ import torch
 
 from alignment_loss import Sizes as AlignmentSizes
 from alignment_loss import draws_of, heads_and_memory, options_of
-from backbone_speed import Case, build, synthetic, training_cost
+from backbone_speed import Case, build, training_cost
 from lca.alignment import align
 from lca.config import validate_recipe
 from lca.device import Compute, versions
 from lca.files import read_json, write_json
-from lca.progress import LineProgress, Progress
+from lca.progress import LineProgress
 from lca.report.figures import growth_curve
 from lca.runs.experiment import run
-from measuring import Settings, clock_of
+from measuring import Settings, clock_of, synthetic
 
 SMALL = {
     "classes": (10, 30, 100),
@@ -39,23 +40,25 @@ FULL = {
     "width": 768,
     "samples": 64,
     "tasks": (5, 10, 20, 50),
-    "images": (20, 50, 100),
+    "images": (50, 200, 800),
     "vits": ("deit_tiny_patch16_224", "deit_small_patch16_224", "vit_base_patch16_224"),
     "batch": 256,
     "trained": 20 * 256,
 }
 
 
-def measure(sizes: dict[str, Any], settings: Settings, progress: Progress) -> dict[str, Any]:
-    progress.line("alignment")
-    by_classes = [_alignment(classes, sizes, settings) for classes in sizes["classes"]]
-    progress.line("tasks")
-    by_tasks = [_run(tasks, sizes["images"][0], settings) for tasks in sizes["tasks"]]
-    progress.line("images")
-    by_images = [_run(sizes["tasks"][0], images, settings) for images in sizes["images"]]
-    progress.line("width")
-    by_width = [_training(name, sizes, settings) for name in sizes["vits"]]
-    return {"classes": by_classes, "tasks": by_tasks, "images": by_images, "width": by_width}
+def measure(name: str, sizes: dict[str, Any], settings: Settings) -> list[dict[str, float]]:
+    """The points of one curve; the first is measured twice, because what comes first also starts the device."""
+    fewest, least = sizes["tasks"][0], sizes["images"][0]
+    if name == "classes":
+        _alignment(sizes["classes"][0], sizes, settings)
+        return [_alignment(classes, sizes, settings) for classes in sizes["classes"]]
+    if name == "width":
+        return [_training(vit, sizes, settings) for vit in sizes["vits"]]
+    _run(fewest, least, settings)
+    if name == "tasks":
+        return [_run(tasks, least, settings) for tasks in sizes["tasks"]]
+    return [_run(fewest, images, settings) for images in sizes["images"]]
 
 
 def _alignment(classes: int, sizes: dict[str, Any], settings: Settings) -> dict[str, float]:
@@ -98,7 +101,7 @@ def _run(tasks: int, images: int, settings: Settings) -> dict[str, float]:
 
 
 def _training(name: str, sizes: dict[str, Any], settings: Settings) -> dict[str, float]:
-    case = Case(name, 16, sizes["batch"], sizes["trained"], 0)
+    case = Case(name, 16, sizes["batch"], sizes["trained"])
     extractor = build(case, settings)
     cost = training_cost(extractor, synthetic(case.images), case, settings)
     return {"width": extractor.width, "images/s": case.images / cost.best}
@@ -115,15 +118,17 @@ AXES = {
 def plot(results: dict[str, Any], folder: Path) -> list[Path]:
     """A picture of each, with the machine in its title."""
     paths = []
-    for name, (x, y) in AXES.items():
+    for name in results:
+        x, y = AXES[name]
         paths.append(folder / f"growth-{name}.png")
-        points = [(point[x], point[y]) for point in results["growth"][name]]
-        growth_curve(points, paths[-1], x, y, results["machine"]["name"])
+        points = [(point[x], point[y]) for point in results[name]["points"]]
+        growth_curve(points, paths[-1], x, y, results[name]["machine"]["name"])
     return paths
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which curves, of {', '.join(AXES)}; all by default")
     parser.add_argument("--full", action="store_true", help="the sizes of real runs")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
@@ -133,13 +138,18 @@ def main() -> None:
     if options.plot:
         print(*plot(read_json(options.plot), options.to), sep="\n")
         return
-    compute = Compute.choose(options.device)
-    growth = measure(FULL if options.full else SMALL, Settings(device=compute.device), LineProgress())
-    results = {"machine": compute.describe(), "versions": versions(), "growth": growth}
-    if options.out:
-        write_json(options.out, results)
-    for name, points in growth.items():
-        print(name, *points, sep="\n  ")
+    if unknown := set(options.names) - set(AXES):
+        parser.error(f"unknown {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
+    compute, progress = Compute.choose(options.device), LineProgress()
+    results = read_json(options.out) if options.out and options.out.exists() else {}
+    for name in options.names or AXES:
+        progress.line(name)
+        points = measure(name, FULL if options.full else SMALL, Settings(device=compute.device))
+        for point in points:
+            progress.line(f"  {point}")
+        results[name] = {"machine": compute.describe(), "versions": versions(), "points": points}
+        if options.out:
+            write_json(options.out, results)
 
 
 if __name__ == "__main__":

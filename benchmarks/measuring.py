@@ -1,4 +1,4 @@
-"""What every subject shares: settings, one comparison of our way with the plain way, and the clock.
+"""What every subject shares: settings, one comparison of our way with the plain way, the clock, and made-up images.
 
 Time is reported and never asserted; values are. Both ways run in turn, so that other work on the machine meets both,
 and the best of the repeats counts: it is the one that other work disturbed least.
@@ -12,6 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
+
+from lca.config import DataOptions
+from lca.data.images import ImageSet
+from lca.data.sources import load_source
+from lca.progress import Progress
 
 Size = Literal["tiny", "small", "full"]
 Work = Callable[[], object]
@@ -126,3 +131,10 @@ def clock_of(settings: Settings) -> Callable[[], float]:
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def synthetic(count: int) -> ImageSet:
+    """So many images of 32 pixels in ten classes."""
+    source = f"synthetic:classes=10,train={-(-count // 10)},test=1,size=32"
+    train = load_source(DataOptions(source=source), 0, 32, Progress()).train
+    return train.subset(torch.arange(count))

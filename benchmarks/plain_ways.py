@@ -3,12 +3,16 @@
 `plain`: fp32, torch's DataLoader with 16 worker processes, Pillow transforms, the loss read after every step.
 `published`: the same with 4 workers and, per sample, a second augmented view that nobody uses, as the authors' loader
 makes it (crop, colour jitter, grey, blur, normalise).
+
+Each worker process makes whole batches, so batches come in rounds of one from every worker. The first round does not
+count, the second does. `published` waits for its loader in batches of any size, and is measured in small ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -19,16 +23,28 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from lca.backbones import untrained
+from measuring import Settings, clock_of, synthetic
+
+Kind = Literal["training", "extraction"]
+Step = Callable[[Tensor, Tensor], None]
+
 
 @dataclass(frozen=True)
 class Way:
     name: str
     workers: int
     second_view: bool
+    largest_batch: int
+
+    @property
+    def round(self) -> int:
+        """Batches that come together."""
+        return max(1, self.workers)
 
 
-PLAIN = Way("plain", 16, second_view=False)
-PUBLISHED = Way("published", 4, second_view=True)
+PLAIN = Way("plain", 16, second_view=False, largest_batch=256)
+PUBLISHED = Way("published", 4, second_view=True, largest_batch=64)
 
 
 class PillowImages(Dataset[tuple[Tensor, int]]):
@@ -64,17 +80,29 @@ class PlainLora(nn.Module):
         return result
 
 
-def training_seconds(
-    vit: VisionTransformer,
-    rank: int,
-    images: Tensor,
-    batch: int,
-    way: Way,
-    device: torch.device,
-    clock: Callable[[], float],
-) -> float:
-    """Seconds per image of fine-tuning, after two batches that do not count."""
-    size = vit.patch_embed.img_size[0]
+def seconds_per_image(kind: Kind, vit: str, rank: int, batch: int, way: Way, settings: Settings) -> float:
+    return _measured(kind, vit, rank, min(batch, way.largest_batch), way, settings)
+
+
+@cache
+def _measured(kind: Kind, vit: str, rank: int, batch: int, way: Way, settings: Settings) -> float:
+    model = untrained(vit).requires_grad_(False).to(settings.device)
+    size, device = model.patch_embed.img_size[0], settings.device
+    view, step = _training(model, rank, size, device) if kind == "training" else _extraction(model, size, device)
+    second = _unused_view(size) if way.second_view else None
+    images = PillowImages(synthetic(2 * way.round * batch).pixels.canvas, view, second)
+    pinned = device.type == "cuda"
+    loader = DataLoader(images, batch, shuffle=kind == "training", num_workers=way.workers, pin_memory=pinned)
+    batches, clock = iter(loader), clock_of(settings)
+    for views, labels in islice(batches, way.round):
+        step(views, labels)
+    began = clock()
+    for views, labels in batches:
+        step(views, labels)
+    return (clock() - began) / (way.round * batch)
+
+
+def _training(vit: VisionTransformer, rank: int, size: int, device: torch.device) -> tuple[Any, Step]:
     for block in vit.blocks:
         block.attn.qkv = PlainLora(block.attn.qkv, rank)
     head = nn.Linear(vit.num_features, 10, bias=False).to(device)
@@ -83,7 +111,6 @@ def training_seconds(
     optimiser = torch.optim.SGD([*trained, *head.parameters()], lr=0.01, momentum=0.9, weight_decay=5e-4)
     crop = transforms.RandomResizedCrop(size, (0.05, 1.0), interpolation=InterpolationMode.BILINEAR)
     view = transforms.Compose([crop, transforms.RandomHorizontalFlip(), transforms.ToTensor()])
-    batches = _loader(PillowImages(images, view, _unused_view(size) if way.second_view else None), batch, way, True)
 
     def step(views: Tensor, labels: Tensor) -> None:
         logits = head(vit.forward_head(vit.forward_features(views.to(device)), pre_logits=True))
@@ -93,40 +120,19 @@ def training_seconds(
         optimiser.step()
         loss.item()
 
-    return _seconds_per_image(batches, step, clock)
+    return view, step
 
 
-@torch.no_grad()
-def extraction_seconds(
-    vit: VisionTransformer, images: Tensor, batch: int, way: Way, device: torch.device, clock: Callable[[], float]
-) -> float:
-    """Seconds per image of feature extraction, after two batches that do not count."""
-    size = vit.patch_embed.img_size[0]
-    vit = vit.to(device).eval()
+def _extraction(vit: VisionTransformer, size: int, device: torch.device) -> tuple[Any, Step]:
+    vit.eval()
     resize = transforms.Resize(size, InterpolationMode.BICUBIC)
     view = transforms.Compose([resize, transforms.CenterCrop(size), transforms.ToTensor()])
-    batches = _loader(PillowImages(images, view, _unused_view(size) if way.second_view else None), batch, way, False)
 
+    @torch.no_grad()
     def step(views: Tensor, labels: Tensor) -> None:
         vit.forward_head(vit.forward_features(views.to(device)), pre_logits=True).cpu()
 
-    return _seconds_per_image(batches, step, clock)
-
-
-def _seconds_per_image(
-    batches: Iterator[tuple[Tensor, Tensor]], step: Callable[[Tensor, Tensor], None], clock: Callable[[], float]
-) -> float:
-    for views, labels in islice(batches, 2):
-        step(views, labels)
-    began, count = clock(), 0
-    for views, labels in batches:
-        step(views, labels)
-        count += len(views)
-    return (clock() - began) / count
-
-
-def _loader(data: PillowImages, batch: int, way: Way, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    return iter(DataLoader(data, batch, shuffle=shuffle, num_workers=way.workers, pin_memory=torch.cuda.is_available()))
+    return view, step
 
 
 def _unused_view(size: int) -> transforms.Compose:

@@ -7,18 +7,17 @@ on a part and scaled to the same numbers of images and steps; loading, merging a
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from alignment_loss import loop_seconds
-from backbone_speed import synthetic
 from lca.backbones import untrained
 from lca.config import validate_recipe
 from lca.files import save_tensors
 from lca.runs.experiment import run
-from measuring import Comparison, Cost, Numbers, Settings, Size, clock_of
-from plain_ways import PLAIN, PUBLISHED, Way, extraction_seconds, training_seconds
+from measuring import Comparison, Cost, Numbers, Settings, Size
+from plain_ways import PLAIN, PUBLISHED, seconds_per_image
 
 SUBJECT = "run"
 
@@ -34,15 +33,13 @@ class Sizes:
     """Images of a class; a fifth as many are tested."""
     epochs: int
     samples: int
-    part: int
-    """Images on which the plain ways are measured."""
     workers: tuple[int, int]
 
 
 SIZES: dict[Size, Sizes] = {
-    "tiny": Sizes("vit_pico_patch8_64", 4, 4, 4, 2, 5, 1, 8, 12, (0, 0)),
-    "small": Sizes("vit_pico_patch8_64", 16, 32, 10, 5, 10, 1, 32, 128, (2, 2)),
-    "full": Sizes("vit_base_patch16_224", 64, 64, 100, 10, 500, 10, 512, 20 * 64, (PLAIN.workers, PUBLISHED.workers)),
+    "tiny": Sizes("vit_pico_patch8_64", 4, 4, 4, 2, 5, 1, 8, (0, 0)),
+    "small": Sizes("vit_pico_patch8_64", 16, 32, 10, 5, 10, 1, 32, (2, 2)),
+    "full": Sizes("vit_base_patch16_224", 64, 64, 100, 10, 500, 10, 512, (PLAIN.workers, PUBLISHED.workers)),
 }
 
 
@@ -51,24 +48,27 @@ def compare(settings: Settings) -> list[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "random.safetensors"
         save_tensors(weights, untrained(sizes.vit).state_dict())
-        _run(sizes, sizes.classes // sizes.tasks, 1, settings, weights, Path(folder) / "first")
-        ours, phases = _run(sizes, sizes.classes, sizes.tasks, settings, weights, Path(folder) / "whole")
+        one_task = replace(sizes, classes=sizes.classes // sizes.tasks, tasks=1, epochs=1)
+        _run(one_task, settings, weights, Path(folder) / "first")
+        ours, phases = _run(sizes, settings, weights, Path(folder) / "whole")
     images = sizes.classes * sizes.train
     tested = sum(images // 5 * task // sizes.tasks for task in range(1, sizes.tasks + 1))
     numbers: Numbers = {"vit": sizes.vit, "classes": sizes.classes, "tasks": sizes.tasks, "images": images}
-    numbers |= {"epochs": sizes.epochs, "batch": sizes.batch, "part": sizes.part}
+    numbers |= {"epochs": sizes.epochs, "batch": sizes.batch}
     rates = {f"s {phase}": round(seconds, 1) for phase, seconds in phases.items()}
     rows = []
+    loops = _loops(sizes, settings)
     for way, workers in zip((PLAIN, PUBLISHED), sizes.workers, strict=True):
-        plain = _plain(sizes, Way(way.name, workers, way.second_view), settings, images * sizes.epochs, images + tested)
+        used = replace(way, workers=workers)
+        shape = sizes.vit, sizes.rank, sizes.batch, used, settings
+        plain = images * sizes.epochs * seconds_per_image("training", *shape)
+        plain += (images + tested) * seconds_per_image("extraction", *shape) + loops
         case = f"{sizes.tasks} tasks, {sizes.classes} classes, {sizes.vit} ({way.name}, scaled from a part)"
         rows.append(Comparison(SUBJECT, case, "seconds", Cost(ours, ours), Cost(plain, plain), numbers, None, rates))
     return rows
 
 
-def _run(
-    sizes: Sizes, classes: int, tasks: int, settings: Settings, weights: Path, folder: Path
-) -> tuple[float, dict[str, float]]:
+def _run(sizes: Sizes, settings: Settings, weights: Path, folder: Path) -> tuple[float, dict[str, float]]:
     """Wall-clock and the seconds of every phase."""
     on_gpu = settings.device.type == "cuda"
     content: dict[str, Any] = {
@@ -76,22 +76,19 @@ def _run(
         "backbone": {"name": sizes.vit, "weights": str(weights)},
         "tuning": {"name": "lora", "rank": sizes.rank, "alpha": 2.0 * sizes.rank},
         "training": {"epochs": sizes.epochs, "batch_size": sizes.batch},
-        "data": {"source": f"synthetic:classes={classes},train={sizes.train},test={sizes.train // 5},size=32"},
+        "data": {"source": f"synthetic:classes={sizes.classes},train={sizes.train},test={sizes.train // 5},size=32"},
         "device": str(settings.device),
         "compile": on_gpu,
         "keep_models": "none",
     }
-    content["data"]["tasks"] = tasks
+    content["data"]["tasks"] = sizes.tasks
     began = time.perf_counter()
     results = run(validate_recipe(content), folder)
     return time.perf_counter() - began, results["seconds"]
 
 
-def _plain(sizes: Sizes, way: Way, settings: Settings, trained: int, extracted: int) -> float:
-    part, clock = synthetic(sizes.part).pixels.canvas, clock_of(settings)
-    vit = untrained(sizes.vit).requires_grad_(False)
-    seconds = extracted * extraction_seconds(vit, part, sizes.batch, way, settings.device, clock)
-    seconds += trained * training_seconds(vit, sizes.rank, part, sizes.batch, way, settings.device, clock)
-    per_task = sizes.classes // sizes.tasks
+def _loops(sizes: Sizes, settings: Settings) -> float:
+    """Seconds of all alignments by the loop over classes."""
+    per_task, width = sizes.classes // sizes.tasks, untrained(sizes.vit).num_features
     counts = [per_task * task for task in range(2, sizes.tasks + 1)]
-    return seconds + sum(loop_seconds(count, vit.num_features, sizes.samples, settings) for count in counts)
+    return sum(loop_seconds(count, width, sizes.samples, settings) for count in counts)

@@ -59,11 +59,13 @@ def test_growth_is_measured_and_drawn(load, tmp_path):
     module = load("growth")
     sizes = {"classes": (10, 20), "width": 8, "samples": 8, "tasks": (2,), "images": (2, 4)}
     sizes |= {"vits": ("vit_pico_patch8_64",), "batch": 2, "trained": 4}
-    growth = module.measure(sizes, load("measuring").Settings(), Progress())
+    settings = load("measuring").Settings()
+    growth = {name: module.measure(name, sizes, settings) for name in module.AXES}
     assert [point["classes"] for point in growth["classes"]] == [10, 20]
     assert [point["images"] for point in growth["images"]] == [8, 16]
     assert growth["classes"][1]["stored MB"] == 2 * growth["classes"][0]["stored MB"]
-    paths = module.plot({"machine": {"name": "a machine"}, "growth": growth}, tmp_path)
+    results = {name: {"machine": {"name": "a machine"}, "points": points} for name, points in growth.items()}
+    paths = module.plot(results, tmp_path)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert len(paths) == 4
 
