@@ -255,6 +255,25 @@ def test_published_files(lca, model):
     assert found["perturbed"]["tilt"] == {"accuracy": found["clean"], "flips": 0.0, "flips_previous": 0.0}
 
 
+def test_several_classifiers_of_a_model_share_the_work(lca, model):
+    method = {"name": "im", "align": ["none", "lca"]}
+    with tiny.tiny_backbone():
+        learner = tiny.classifier(tiny.recipe(method=method))
+        learner.learn(tiny.task(0, {"3": 20, "7": 20}))
+        learner.learn(tiny.task(1, {"1": 20}))
+        learner.save(model / "model")
+    few = ("photos", "--only", "fog", "--only", "tilt")
+    code, out, err = lca("robustness", "model", *few, "--branch", "none", "--branch", "lca", "--out", "both.json", "-q")
+    assert code == 0, err
+    assert re.findall(r"branch (\w+)", out) == ["none", "lca"]
+    both = [json.loads((model / f"both-{name}.json").read_text()) for name in ("none", "lca")]
+    assert both == [facts(lca, *few, "--branch", name) for name in ("none", "lca")]
+    assert both[0]["corrupted"] != both[1]["corrupted"]
+    code, _, err = lca("robustness", "model", *few, "--branch", "none", "--branch", "lca", "--json", "-q")
+    assert code == 2
+    assert "take one --branch" in err
+
+
 def test_mistakes(lca, model):
     (model / "other.json").write_text('{"clean": 3}')
     for words, message in (

@@ -22,8 +22,9 @@ def test_accuracy_and_flips_by_hand():
 
 
 def brightness(images):
-    """A model that answers with the brightness, in tens."""
-    return images.float().mean((1, 2, 3)).div(10).round().long()
+    """Two classifiers: one answers with the brightness, in tens, the other one more."""
+    answers = images.float().mean((1, 2, 3)).div(10).round().long()
+    return torch.stack([answers, answers + 1], dim=1)
 
 
 def flat(*levels):
@@ -41,7 +42,7 @@ def test_a_whole_measurement_by_hand():
         "gaussian_noise": lambda numbers: images[numbers][:, None].expand(-1, 3, -1, -1, -1),
     }
     options = {"generated": True, "severities": (1, 5), "at_once": 3, "advance": told.append}
-    scores = measure(brightness, images, labels, corrupted, perturbed, **options)
+    scores, other = measure(brightness, images, labels, corrupted, perturbed, **options)
     assert scores.clean == 75
     assert scores.corrupted == {"fog": {1: 50.0, 5: 0.0}, "snow": {1: 75.0, 5: 75.0}}
     assert scores.perturbed["tilt"] == {"accuracy": 37.5, "flips": 100.0, "flips_previous": 100.0}
@@ -54,6 +55,7 @@ def test_a_whole_measurement_by_hand():
     assert told == [1] * 5 + [2, 3], "clean, two corruptions in two severities, two sequences by their frames"
     assert scores.by_corruption() == {"fog": 25.0, "snow": 75.0}
     assert RobustnessScores.from_json(scores.as_json()) == scores
+    assert (other.clean, other.corrupted["fog"], other.perturbed["tilt"]["accuracy"]) == (0, {1: 0.0, 5: 0.0}, 0)
 
 
 def perturbed(**flips):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lca.cli.common import Quiet
-from lca.cli.models import AsJson, Branch, Device, Model, Weights
+from lca.cli.models import AsJson, Device, Model, Weights
 from lca.errors import LcaError
 
 
@@ -36,7 +36,12 @@ def robustness_command(
     ] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only this many images, drawn by seed.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the generated damage.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Write all numbers as JSON; of several branches to FILE-BRANCH.json."
+        ),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="Compare with the JSON of another model.")
     ] = None,
@@ -44,7 +49,12 @@ def robustness_command(
         Path | None, typer.Option("--radar", metavar="FILE", help="Draw accuracies by kind: a .png, .svg or .pdf.")
     ] = None,
     as_json: AsJson = False,
-    branch: Branch = None,
+    branch: Annotated[
+        list[str],
+        typer.Option(
+            "--branch", help="Which of the model's classifiers answers, the last by default; several share the work."
+        ),
+    ] = [],  # noqa: B006
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -65,6 +75,8 @@ def robustness_command(
       lca robustness other-model photos/test --kind c --severity 5 --against robust.json --radar radar.png
 
       lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
+
+      lca robustness runs/best/models/task-09 photos/test --branch none --branch lca --out runs/best/robustness.json
     """
     import json
 
@@ -84,6 +96,8 @@ def robustness_command(
     other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
     _check_outputs(out, radar)
+    if len(branch) > 1 and (against or radar or as_json):
+        raise LcaError("--against, --radar and --json take one --branch; with several, use --out and `lca report`")
 
     def planned(kinds: Sequence[str]) -> None:
         if radar is not None:
@@ -96,32 +110,35 @@ def robustness_command(
             raise LcaError("--limit and --files do not go together: the published arrays are of all images")
         order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))
         images = images.subset(order[:limit].sort().values)
-    scores = robustness(
+    found = robustness(
         learner,
         images,
         kinds=tuple(kind),
         names=only,
         severities=sorted(set(severity)) or SEVERITIES,
         seed=seed,
-        branch=branch,
+        branches=branch,
         files=files,
         progress=progress,
         planned=planned,
     )
-    facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": branch or learner.branch}
-    if theirs is not None and other is not None:
-        unlike = [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]
-        unlike += ["kinds of damage or severities"] * (scores.asked() != other.asked())
-        if unlike:
-            progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
-        facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
-        facts["flip_ratios"] = scores.flip_ratios(other)
-    try:
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(out, facts)
-    finally:  # a full disk does not lose what was measured
-        print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
+    for name, scores in found.items():
+        facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": name}
+        if theirs is not None and other is not None:
+            unlike = [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]
+            unlike += ["kinds of damage or severities"] * (scores.asked() != other.asked())
+            if unlike:
+                progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
+            facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
+            facts["flip_ratios"] = scores.flip_ratios(other)
+        try:
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                write_json(out if len(found) == 1 else out.with_stem(f"{out.stem}-{name}"), facts)
+        finally:  # a full disk does not lose what was measured
+            if len(found) > 1:
+                print(f"branch {name}")
+            print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
     if radar is not None:
         _draw(scores, other, radar, model, against)
 

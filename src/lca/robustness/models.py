@@ -38,12 +38,12 @@ def robustness(
     names: Sequence[str] = (),
     severities: Sequence[int] = corruptions.SEVERITIES,
     seed: int = 0,
-    branch: str | None = None,
+    branches: Sequence[str] = (),
     files: Sequence[Path] = (),
     progress: Progress | None = None,
     planned: Callable[[Sequence[str]], None] = lambda kinds: None,
-) -> RobustnessScores:
-    """Score a model on labelled images whose classes it knows.
+) -> dict[str, RobustnessScores]:
+    """Score the classifiers of a model, `branches` or the one that answers, on labelled images whose classes it knows.
 
     `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, folders with the
     published arrays for these very images, in their order, they are read instead of generated. `planned` is told what
@@ -54,6 +54,9 @@ def robustness(
     if wrong := [name for name in names if name not in (*corruptions.NAMES, *perturbations.NAMES)]:
         known = sorted({*corruptions.NAMES, *perturbations.NAMES})
         raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; {nearest(wrong[0], known)}")
+    asked = list(branches or [model.branch])
+    if no_branch := [name for name in asked if name not in model.method.branches()]:
+        raise LcaError(f"there is no branch {no_branch[0]!r}; there are {model.method.branches()}")
     progress, device = progress or Progress(), model.compute.device
     labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
     whole, crop = prepared(images, model)
@@ -63,7 +66,8 @@ def robustness(
         pixels = Pixels(part.to(device), torch.tensor(part.shape[2:]).expand(len(part), 2))
         before, model.extractor.centre_crop = model.extractor.centre_crop, crop
         try:
-            return model.logits(model.features(pixels), branch).argmax(1)
+            features = model.features(pixels)
+            return torch.stack([model.logits(features, branch).argmax(1) for branch in asked], 1)
         finally:
             model.extractor.centre_crop = before
 
@@ -96,6 +100,7 @@ def robustness(
     planned([*corrupted, *map(along, perturbed)])
     frames = sum(make(torch.arange(1)).shape[1] for make in perturbed.values())
     with progress.task("robustness", 1 + len(corrupted) * len(severities) + frames) as advance:
-        return measure(
+        scores = measure(
             answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=advance
         )
+    return dict(zip(asked, scores, strict=True))

@@ -28,7 +28,7 @@ AT_ONCE = 2**28
 """Bytes of frames made together."""
 
 Answers = Callable[[Tensor], Tensor]
-"""Images (n, 3, h, w) in uint8 -> the number of the class that is answered (n,)."""
+"""Images (n, 3, h, w) in uint8 -> the numbers of the classes that k classifiers answer (n, k)."""
 
 
 @dataclass
@@ -169,33 +169,35 @@ def measure(
     severities: Sequence[int] = SEVERITIES,
     at_once: int = 512,
     advance: Callable[[int], None] = lambda steps: None,
-) -> RobustnessScores:
-    """Ask a model about images (n, 3, h, w) in uint8, about each kind of damage of all of them, and along sequences.
+) -> list[RobustnessScores]:
+    """Ask classifiers about images (n, 3, h, w) in uint8, about every kind of damage of all of them, along sequences.
 
     `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
     of some of them: all at once would not fit into memory. `advance` is told how often all were asked.
     """
 
-    def asked(every: Tensor) -> Tensor:
-        return torch.cat([answer(part) for part in every.split(at_once)]) if len(every) else labels[:0]
+    def asked(every: Tensor) -> list[Tensor]:
+        """The answers (n,) of each classifier."""
+        return list(torch.cat([answer(part) for part in every.split(at_once)]).unbind(1))
 
-    scores = RobustnessScores(accuracy(asked(images), labels), len(images), generated)
+    found = [RobustnessScores(accuracy(answers, labels), len(images), generated) for answers in asked(images)]
     advance(1)
     for name, make in corrupted.items():
-        scores.corrupted[name] = {}
         for severity in severities:
-            scores.corrupted[name][severity] = accuracy(asked(make(severity)), labels)
+            for scores, answers in zip(found, asked(make(severity)), strict=True):
+                scores.corrupted.setdefault(name, {})[severity] = accuracy(answers, labels)
             advance(1)
     together = max(AT_ONCE // (FRAMES * max(images[:1].numel(), 1)), 1)
     for name, sequences in perturbed.items():
-        rows = []
+        rows: list[list[Tensor]] = [[] for _ in found]
         for numbers in torch.arange(len(images)).split(together):
             frames = sequences(numbers)
-            rows.append(asked(frames.flatten(0, 1)).reshape(len(frames), -1).cpu())
-        answers = torch.cat(rows)
-        scores.perturbed[name] = sequence_scores(answers, labels, name in NOISE)
-        advance(answers.shape[1])
-    return scores
+            for row, answers in zip(rows, asked(frames.flatten(0, 1)), strict=True):
+                row.append(answers.reshape(len(frames), -1).cpu())
+        for scores, row in zip(found, rows, strict=True):
+            scores.perturbed[name] = sequence_scores(torch.cat(row), labels, name in NOISE)
+        advance(rows[0][0].shape[1])
+    return found
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
