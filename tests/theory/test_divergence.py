@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.theory.divergence import covariance, distance
+from lca.theory.divergence import Normal, covariance, distance
 
 SAMPLES = 100_000
 
@@ -23,7 +23,7 @@ def random_gaussian(generator, width, rank=None):
 
 
 def between(p, q, samples=100, seed=0):
-    return distance(p, q, samples, torch.Generator().manual_seed(seed))
+    return distance(Normal.of(*p), Normal.of(*q), samples, torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("other", [([0.5], [[1.0]]), ([0.0], [[4.0]]), ([2.0], [[0.3]])])

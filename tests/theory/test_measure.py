@@ -8,7 +8,7 @@ from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.theory.measure import Settings, Subject, measure, true_gaussians
+from lca.theory.measure import Settings, Subject, Truth, measure, true_gaussians
 
 WIDTH, SIZES = 6, [3, 2]
 OPTIONS = AlignmentOptions(name="few", samples=8, per_class=4, epochs=20, lr=0.3, robustness=0.0)
@@ -50,7 +50,9 @@ def test_theorem_2_holds_for_gaussians_that_moved():
     for seed in range(10):
         rows, labels = features(seed)
         moved = (rows + 0.3 * torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed)), labels)
-        found = measure(subject(seed), (rows, labels), moved, Settings(samples=2000, added=()), Progress())
+        settings, classifier = Settings(samples=2000, added=()), subject(seed)
+        truth = Truth.about(classifier.memory, *moved, 1, settings, Progress())
+        found = measure(classifier, (rows, labels), truth, settings, Progress())
         (line,) = found["drift"]
         assert line["at_least"] <= line["estimate"] + 0.03 <= line["at_most"] + 0.06
         for own in found["losses"].values():

@@ -34,16 +34,42 @@ class Distance:
         return min(self.hellinger, self.pinsker, 1.0)
 
 
-def distance(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor], samples: int, generator: torch.Generator) -> Distance:
-    """Of two Gaussians, given as mean (d,) and covariance (d, d), in float64."""
-    if torch.equal(p[0], q[0]) and torch.equal(p[1], q[1]):
+@dataclass(frozen=True)
+class Normal:
+    """A Gaussian of mean (d,) and covariance (d, d), in float64."""
+
+    mean: Tensor
+    covariance: Tensor
+    extremes: Tensor
+    """The smallest and the largest eigenvalue of the covariance."""
+
+    @classmethod
+    def of(cls, mean: Tensor, covariance: Tensor) -> "Normal":
+        return cls(mean.double(), covariance, torch.linalg.eigvalsh(covariance)[[0, -1]])
+
+    def widened(self, variance: float) -> "Normal":
+        """With so much variance added in every direction."""
+        more = variance * torch.eye(len(self.mean)).to(self.covariance)
+        return Normal(self.mean, self.covariance + more, self.extremes + variance)
+
+    @property
+    def is_singular(self) -> bool:
+        return bool(self.extremes[0] <= SINGULAR * self.extremes[1])
+
+    def equals(self, other: "Normal") -> bool:
+        return torch.equal(self.mean, other.mean) and torch.equal(self.covariance, other.covariance)
+
+
+def distance(p: Normal, q: Normal, samples: int, generator: torch.Generator) -> Distance:
+    """Of two Gaussians on the device of the generator."""
+    if p.equals(q):
         return Distance(0.0, 0.0, 0.0, 0.0)
-    if _is_singular(p[1]) or _is_singular(q[1]):
+    if p.is_singular or q.is_singular:
         return Distance(0.0, 1.0, math.inf, None)
-    one, two = MultivariateNormal(*p, validate_args=False), MultivariateNormal(*q, validate_args=False)
+    one, two = (MultivariateNormal(each.mean, each.covariance, validate_args=False) for each in (p, q))
     affinity = min(math.exp(log_affinity(one, two)), 1.0)
     divergence = max(min(float(kl_divergence(one, two)), float(kl_divergence(two, one))), 0.0)
-    noise = torch.randn(samples, len(p[0]), generator=generator, dtype=torch.float64)
+    noise = torch.randn(samples, len(p.mean), generator=generator, dtype=torch.float64, device=generator.device)
     points = one.loc + noise @ one.scale_tril.T
     gain = two.log_prob(points) - one.log_prob(points)
     return Distance(
@@ -72,8 +98,3 @@ def covariance(memory: GaussianMemory, label: int) -> Tensor:
     rows = gaussian.factor.double()
     rows = rows.diag() if options.kind == "diagonal" else rows
     return rows.T @ rows / max(gaussian.count - options.unbiased, 1)
-
-
-def _is_singular(matrix: Tensor) -> bool:
-    values = torch.linalg.eigvalsh(matrix)
-    return bool(values[0] <= SINGULAR * values[-1])

@@ -14,7 +14,7 @@ from lca.progress import Progress
 from lca.randomness import generator
 from lca.theory import bounds
 from lca.theory.bounds import Draws, Terms
-from lca.theory.divergence import Distance, covariance, distance
+from lca.theory.divergence import Distance, Normal, covariance, distance
 from lca.theory.losses import CLIP, BoundedLoss, bounded_losses
 
 ADDED = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -92,18 +92,35 @@ class Subject:
         return {name: Draws.joined([piece[name] for piece in pieces]) for name in losses}
 
 
+@dataclass(frozen=True)
+class Truth:
+    """What no continual learner knows: the features of all training images so far under the current backbone."""
+
+    gaussians: GaussianMemory
+    """P_t."""
+    drift: list[dict[str, Any]]
+    """TV(P_t, P̂_t), first with the ridge of the samples alone, for Theorem 2, then with more variance."""
+
+    @classmethod
+    def about(
+        cls, stored: GaussianMemory, features: Tensor, labels: Tensor, task: int, settings: Settings, progress: Progress
+    ) -> "Truth":
+        """Beside the Gaussians stored after a task, on their device."""
+        true = true_gaussians(features, labels, stored.options).to(stored.means().device)
+        return cls(true, _drift(true, stored, task, settings, progress))
+
+
 @torch.no_grad()
 def measure(
     subject: Subject,
     test: tuple[Tensor, Tensor],
-    old: tuple[Tensor, Tensor] | None,
+    truth: Truth | None,
     settings: Settings,
     progress: Progress,
 ) -> dict[str, Any]:
     """Everything about one classifier, as JSON.
 
-    `test` are features and labels of test images, `old` those of all training images so far under the current backbone,
-    which no continual learner has: with them the drift is measured and Theorem 2 evaluated.
+    `test` are features and labels of test images. With the truth about old classes Theorem 2 is evaluated.
     """
     losses, memory = bounded_losses(settings.clip), subject.memory
     samples = subject.drawn()
@@ -123,12 +140,11 @@ def measure(
     for name, loss in losses.items():
         facts["losses"][name]["test_images"] = _class_mean(loss.of(subject.logits(test[0]), test[1]), test[1])
     sides = {name: _right_sides_1(terms, settings.delta) for name, terms in found.items()}
-    if old is not None:
-        true = true_gaussians(*old, memory.options).to(memory.means().device)
-        facts["drift"] = _drift(subject, true, settings, progress)
-        for name, each in subject.fresh(true, settings, "true Gaussians", progress).items():
+    if truth is not None:
+        facts["drift"] = truth.drift
+        for name, each in subject.fresh(truth.gaussians, settings, "true Gaussians", progress).items():
             facts["losses"][name]["true_gaussians"] = float(torch.stack(list(each.losses)).mean())
-            sides[name] |= _right_sides_2(sides[name], facts["drift"][0]["at_most"], losses[name].maximum)
+            sides[name] |= _right_sides_2(sides[name], truth.drift[0]["at_most"], losses[name].maximum)
     for name, own in sides.items():
         vacuous = [side for side, bound in own.items() if bounds.is_vacuous(bound, losses[name].maximum)]
         facts["losses"][name] |= {**own, "vacuous": vacuous}
@@ -174,21 +190,22 @@ def _right_sides_2(sides: Mapping[str, float], total_variation: float, maximum: 
     }
 
 
-def _drift(subject: Subject, true: GaussianMemory, settings: Settings, progress: Progress) -> list[dict[str, Any]]:
-    """TV(P_t, P̂_t), first with the ridge of the samples alone, for Theorem 2, then with more variance."""
-    ridge = subject.memory.options.ridge
-    stored = {label: covariance(subject.memory, label).cpu() for label in sorted(subject.memory.classes)}
-    current = {label: covariance(true, label).cpu() for label in stored}
+def _drift(
+    true: GaussianMemory, stored: GaussianMemory, task: int, settings: Settings, progress: Progress
+) -> list[dict[str, Any]]:
+    ridge, labels = stored.options.ridge, sorted(stored.classes)
+    now, kept = (
+        [Normal.of(memory.classes[label].mean, covariance(memory, label)).widened(ridge) for label in labels]
+        for memory in (true, stored)
+    )
     lines = []
     steps = sorted({0.0, *settings.added})
-    with progress.task(f"task {subject.task + 1}, {subject.options.name}, drift", len(steps) * len(stored)) as advance:
+    with progress.task(f"task {task + 1}, drift", len(steps) * len(labels)) as advance:
         for added in steps:
-            randomness = generator(settings.seed, "distance", subject.task)
+            randomness = generator(settings.seed, "distance", task, device=stored.means().device)
             distances = []
-            for label in stored:
-                now = _widened(true.classes[label].mean, current[label], ridge + added)
-                kept = _widened(subject.memory.classes[label].mean, stored[label], ridge + added)
-                distances.append(distance(now, kept, settings.samples, randomness))
+            for one, two in zip(now, kept, strict=True):
+                distances.append(distance(one.widened(added), two.widened(added), settings.samples, randomness))
                 advance(1)
             lines.append({"ridge": ridge, "added": added, **_mean_distance(distances)})
     return lines
@@ -205,10 +222,6 @@ def _mean_distance(distances: Sequence[Distance]) -> dict[str, Any]:
 def _mean_or_none(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return sum(known) / len(known) if len(known) == len(values) else None
-
-
-def _widened(mean: Tensor, matrix: Tensor, variance: float) -> tuple[Tensor, Tensor]:
-    return mean.cpu().double(), matrix + variance * torch.eye(len(matrix), dtype=matrix.dtype)
 
 
 def _rows(samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,11 @@ from lca.data.images import ImageSet
 from lca.data.streams import Stream
 from lca.errors import LcaError, nearest
 from lca.files import FORMAT, write_json
+from lca.gaussians import GaussianMemory
 from lca.methods.branched import Branched
 from lca.progress import Progress
 from lca.runs.kept import KeptModels
-from lca.theory.measure import Settings, Subject, measure
+from lca.theory.measure import Settings, Subject, Truth, measure
 
 FILE = "theory.json"
 """What is written into the run folder."""
@@ -44,8 +45,15 @@ def theory_of_run(
         names, stream = _branches(model, branch), kept.stream(model)
         test = _features(model, stream.test(task), f"task {task + 1}, test")
         old = _old_features(model, stream, task) if old_data else None
+        truths: dict[int, Truth] = {}
         for name in names:
-            found.setdefault(name, []).append(measure(_subject(model, name, task), test, old, settings, progress))
+            subject, shared = (
+                _subject(model, name, task),
+                id(_stored(model, name)),
+            )  # branches may share their Gaussians
+            if old is not None and shared not in truths:
+                truths[shared] = Truth.about(subject.memory, *old, task, settings, progress)
+            found.setdefault(name, []).append(measure(subject, test, truths.get(shared), settings, progress))
     facts = {
         "format": FORMAT,
         "recipe": kept.results["recipe"],
@@ -78,16 +86,20 @@ def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
 def _subject(model: ContinualClassifier, branch: str, task: int) -> Subject:
     method = model.method
     assert isinstance(method, Branched)
-    statistics, options = method.statistics(branch), method.branch_set.options[branch]
-    assert statistics is not None
     return Subject(
         task,
         lambda features: model.logits(features, branch),
-        statistics[0].to(model.compute.device),
-        options,
+        _stored(model, branch).to(model.compute.device),
+        method.branch_set.options[branch],
         method.branch_set.heads[branch].sizes,
         model.recipe.seed,
     )
+
+
+def _stored(model: ContinualClassifier, branch: str) -> GaussianMemory:
+    statistics = model.method.statistics(branch)
+    assert statistics is not None
+    return statistics[0]
 
 
 def _old_features(model: ContinualClassifier, stream: Stream, task: int) -> tuple[Tensor, Tensor]:
