@@ -9,6 +9,7 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, read_json, write_json
 from lca.methods import methods
+from lca.report.reading import collect
 from lca.runs import sweep as sweeps
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.sweep import Cell, expand, merge_packs, shard, sweep
@@ -272,6 +273,21 @@ def test_results_of_a_pack_are_taken_over(tmp_path, monkeypatch):
     assert len(seen) == 1
     assert packed["cells"][0]["results"]["branches"] == first["cells"][0]["results"]["branches"]
     assert packed["cells"][1]["status"] == "finished"
+
+
+def test_what_was_measured_of_robustness_travels_with_the_pack(tmp_path):
+    cells = expand(small())
+    assert "robustness" not in sweep(cells, tmp_path / "first")["cells"][0]
+    scores = {"branch": "default", "clean": 80.0, "images": 10, "generated": True}
+    scores |= {"corrupted": {"fog": {"1": 70.0}}, "perturbed": {}}
+    write_json(tmp_path / "first" / "cells" / cells[0].folder / "robustness.json", scores)
+    packed = sweep(cells, tmp_path / "first")
+    assert packed["cells"][0]["robustness"] == [scores]
+    assert sweep(cells, tmp_path / "second", reuse=[packed]) == packed
+    write_json(tmp_path / "packed.json", packed)
+    for place in ("packed.json", "second"):
+        (run,) = collect([tmp_path / place]).runs
+        assert run.robustness["default"].accuracy_c == 70
 
 
 def test_cells_that_another_process_runs_are_left_to_it(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from lca.evaluation.accuracy import AccuracyRecord
 from lca.evaluation.stored import StoredAnswers, read_run
 from lca.files import read_json
 from lca.robustness.scores import RobustnessScores
+from lca.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,8 @@ class Run:
     label: str
     results: dict[str, Any]
     folder: Path | None = None
+    damaged: Sequence[dict[str, Any]] = ()
+    """The robustness of its branches, from a pack; a folder has its own."""
 
     @property
     def seed(self) -> int:
@@ -43,11 +46,9 @@ class Run:
 
     @cached_property
     def robustness(self) -> dict[str, RobustnessScores]:
-        """By branch, what `lca robustness --out` wrote into the run folder as robustness*.json."""
-        files = [] if self.folder is None else sorted(self.folder.glob("robustness*.json"))
-        contents = [read_json(path) for path in files]
-        scores = [(RobustnessScores.from_json(content), content) for content in contents]
-        return {content["branch"]: each for each, content in scores if "branch" in content}
+        """By branch, what `lca robustness` measured."""
+        contents = self.damaged if self.folder is None else RunFolder(self.folder).robustness()
+        return {content["branch"]: RobustnessScores.from_json(content) for content in contents}
 
 
 @dataclass
@@ -100,7 +101,7 @@ def _take_pack(path: Path, found: Collection) -> None:
     for cell in packed["cells"]:
         if cell["status"] == "finished":
             folder = next(iter(pack.parent.glob(f"cells/*-{cell['key']}")), None) if pack.name == "pack.json" else None
-            found.runs.append(Run(cell["label"], cell["results"], folder))
+            found.runs.append(Run(cell["label"], cell["results"], folder, cell.get("robustness", ())))
         else:
             why = f": {cell['error']}" if "error" in cell else ""
             found.unfinished.append(f"{cell['label'] or 'a cell'}, seed {cell['seed']}, is {cell['status']}{why}")

@@ -66,6 +66,11 @@ class RunFolder:
                 package.removeHandler(handler)
                 package.setLevel(level)
 
+    def robustness(self) -> list[dict[str, Any]]:
+        """What `lca robustness --out` wrote into the folder as robustness*.json, a branch each."""
+        contents = [read_json(path) for path in sorted(self.path.glob("robustness*.json"))]
+        return [content for content in contents if "branch" in content]
+
     def finished(self) -> dict[str, Any] | None:
         """The results, if the run is finished."""
         return read_json(self.results) if self.results.exists() else None

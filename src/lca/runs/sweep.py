@@ -163,17 +163,20 @@ def _take_over(cells: list[Cell], out: Path, packs: Iterable[Mapping[str, Any]])
         path = RunFolder(out / "cells" / cell.folder).results
         if cell.key in known and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, known[cell.key])
+            for scores in known[cell.key].get("robustness", []):
+                write_json(path.parent / f"robustness-{scores['branch']}.json", scores)
+            write_json(path, known[cell.key]["results"])
 
 
 def known_cells(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of packs by the key of their recipes; options that were added since have their defaults."""
-    finished = [entry["results"] for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
-    return {Cell("", validate_recipe(results["recipe"], "a reused pack")).key: results for results in finished}
+    """The finished cells of packs by the key of their recipes; options that were added since have their defaults."""
+    finished = [entry for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
+    return {Cell("", validate_recipe(each["results"]["recipe"], "a reused pack")).key: each for each in finished}
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
-    """All results in one value: finished cells with their results, failed ones with their error, the rest as open."""
+    """All results in one value: finished cells with their results, and their robustness where `lca robustness` wrote it
+    into their folders; failed ones with their error, the rest as open."""
     packed = []
     for cell in cells:
         folder = out / "cells" / cell.folder
@@ -182,6 +185,8 @@ def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
         results = RunFolder(folder).finished()
         if results is not None:
             entry |= {"status": "finished", "results": results}
+            if scores := RunFolder(folder).robustness():
+                entry["robustness"] = scores
         elif (folder / "failed.json").exists():
             entry |= {"status": "failed", "error": read_json(folder / "failed.json")["error"]}
         packed.append(entry)
