@@ -1,10 +1,14 @@
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from lca.data.images import ImageSet, Pixels, packed
 from lca.data.views import evaluation_view
+from lca.device import Compute
 from lca.features import FeatureExtractor, extract
 from lca.progress import Progress
+from lca.tuning.lora import LoraLinear
 
 
 def disturbed(extractor):
@@ -102,8 +106,6 @@ def test_the_seed_decides_the_initial_tensors(make_extractor):
 
 
 def test_bf16_is_close_and_returns_float32(make_backbone, make_tuning, make_images):
-    from lca.device import Compute
-
     images = make_images(("a", "b"), 4)
     exact, fast = (
         extract(
@@ -117,3 +119,24 @@ def test_bf16_is_close_and_returns_float32(make_backbone, make_tuning, make_imag
     assert fast.dtype == torch.float32
     assert not torch.equal(fast, exact)
     torch.testing.assert_close(fast, exact, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_are_settled_once_for_all_batches(make_backbone, make_tuning, make_images, precision):
+    """LoRA is summed and weights are cast once, not with every batch; the features are the same bits."""
+    images = make_images(("a", "b"), 5)
+    extractor = FeatureExtractor(make_backbone(), make_tuning(), 3, Compute(torch.device("cpu"), precision))
+    extractor.load(disturbed(extractor))
+    before = {name: (id(each), each.clone()) for name, each in extractor.named_parameters()}
+    with patch.object(LoraLinear, "folded", autospec=True, side_effect=LoraLinear.folded) as sums:
+        found = extract(extractor, images, Progress(), "x", batch_size=4)
+        assert sums.call_count == len(extractor.vit.blocks)
+        with torch.no_grad():
+            views = [extractor.evaluation_views(images[index]) for index in torch.arange(len(images)).split(4)]
+            assert torch.equal(found, torch.cat([extractor(each) for each in views]))
+        assert sums.call_count == (1 + len(views)) * len(extractor.vit.blocks)
+    with pytest.raises(ValueError, match="broken"), extractor.settled(), extractor.settled():
+        raise ValueError("broken")
+    for name, each in extractor.named_parameters():
+        assert id(each) == before[name][0]
+        assert torch.equal(each, before[name][1])

@@ -1,6 +1,7 @@
 """Features: the one transformer with its tuner and the optional shared feature norm, and extraction with it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 
 import torch
@@ -47,6 +48,7 @@ class FeatureExtractor(nn.Module):
         ]
         self.norm = nn.LayerNorm(self.width) if tuning.feature_norm else None
         self.to(compute.device)
+        self._is_settled = False
         self.compiled = CompiledForSizes(self._pooled, required=compute.compiled is True)
 
     def forward(self, views: Tensor) -> Tensor:
@@ -78,6 +80,29 @@ class FeatureExtractor(nn.Module):
             for parent, name, _, tuned in self._replaced:
                 setattr(parent, name, tuned)
         return pooled.float()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """For many batches without gradients, in which no weight changes: what every batch would make of the weights
+        alone, the sum of LoRA and the cast to bf16, is made once."""
+        if self._is_settled:
+            yield
+            return
+        self._is_settled = True
+        with torch.no_grad(), self.compute.autocast():
+            self.tuner.settle()
+        lower = self.compute.precision == "bf16"
+        products = [each for each in self.vit.modules() if type(each) is nn.Linear and lower]
+        weights = [each.weight for each in products]
+        for each in products:
+            each.weight = nn.Parameter(each.weight.detach().bfloat16(), requires_grad=False)
+        try:
+            yield
+        finally:
+            for each, weight in zip(products, weights, strict=True):
+                each.weight = weight
+            self.tuner.unsettle()
+            self._is_settled = False
 
     def tuned_parameters(self) -> dict[str, nn.Parameter]:
         """The live trainable parameters by name."""
@@ -139,7 +164,8 @@ def extract(
     own, _ = current().share(torch.arange(len(images)))
     extractor.eval()
     rows = []
-    with progress.task(what, len(own)) as advance:
+    settled = extractor.settled() if embed is None else nullcontext()
+    with settled, progress.task(what, len(own)) as advance:
         for index in own.split(batch_size):
             inputs = [each[index].to(device) for each in known]
             rows.append((embed or extractor)(extractor.evaluation_views(images[index]), *inputs))

@@ -40,6 +40,12 @@ class Tuner(ABC):
         `detach` leaves it. What cannot be folded stays as modules; here, everything.
         """
 
+    def settle(self) -> None:  # noqa: B027 - most tuners have nothing to compute
+        """Compute what depends on the tuned values alone, for many passes without gradients, until `unsettle`."""
+
+    def unsettle(self) -> None:  # noqa: B027
+        """Forget what `settle` computed: the values may change again."""
+
     def pretrained_tensors(self) -> dict[str, Tensor]:
         """The pre-trained values of what the tuner changes in place of the transformer's own; only `full` does."""
         return {}

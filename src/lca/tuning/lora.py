@@ -43,11 +43,16 @@ class LoraLinear(nn.Module):
         down = torch.empty(rank, inner.in_features).normal_(0, 1 / rank, generator=generator)
         self.down = nn.Parameter(down.to(inner.weight.device))
         self.up = nn.Parameter(torch.zeros(inner.out_features, rank, device=inner.weight.device))
+        self.settled: Tensor | None = None
+        """`folded`, while nothing changes and no gradients are wanted."""
+
+    def folded(self) -> Tensor:
+        """The weight of a linear layer that does the same."""
+        return torch.addmm(self.inner.weight, self.up, self.down, alpha=self.scaling)
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled() and not (self.training and self.dropout):
-            folded = torch.addmm(self.inner.weight, self.up, self.down, alpha=self.scaling)
-            return functional.linear(x, folded, self.inner.bias)
+            return functional.linear(x, self.folded() if self.settled is None else self.settled, self.inner.bias)
         dropped = functional.dropout(x, self.dropout, self.training)
         low = self.scaling * functional.linear(dropped, self.down)  # scaled here, where it is narrow
         result: Tensor = self.inner(x) + functional.linear(low, self.up)
@@ -86,6 +91,14 @@ class Lora(Tuner):
             for side, attribute in (("A", "down"), ("B", "up"))
         }
 
+    def settle(self) -> None:
+        for layer in self._layers.values():
+            layer.settled = layer.folded()
+
+    def unsettle(self) -> None:
+        for layer in self._layers.values():
+            layer.settled = None
+
     def detach(self) -> None:
         for name, layer in self._layers.items():
             replace_module(self._vit, name, layer.inner)
@@ -94,7 +107,7 @@ class Lora(Tuner):
     @torch.no_grad()
     def fold(self) -> None:
         for layer in self._layers.values():
-            layer.inner.weight += layer.scaling * layer.up @ layer.down
+            layer.inner.weight.copy_(layer.folded())
         self.detach()
 
 
