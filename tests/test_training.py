@@ -111,6 +111,18 @@ def test_every_method_that_trains_follows_the_loss(name):
     assert same != trains
 
 
+@pytest.mark.parametrize(
+    ("size", "last_batch", "lengths"), [(4, "keep", [4, 4, 2]), (4, "drop", [4, 4]), (20, "drop", [10])]
+)
+def test_a_short_last_batch_is_kept_or_dropped_by_choice(make_extractor, make_task, size, last_batch, lengths):
+    task = make_task(0, ("a", "b"), 5)
+    _, _, tuning = start(make_extractor, batch_size=size, last_batch=last_batch)
+    first, second = (tuning.batches(task, epoch) for epoch in (0, 1))
+    assert [len(batch) for batch in first] == lengths
+    assert len(torch.cat(list(first)).unique()) == sum(lengths)
+    assert not torch.equal(torch.cat(list(first)), torch.cat(list(second)))
+
+
 def test_training_learns(make_extractor, make_task):
     task = make_task(0, ("a", "b", "c"), 8)
     _, heads, tuning = start(make_extractor, epochs=6)

@@ -112,7 +112,7 @@ class FineTuning:
         self._extractor.train()
         with (
             global_randomness(self.setting.seed, dropout, task.index, number, device),
-            self.setting.progress.task(what, len(running.labels)) as advance,
+            self.setting.progress.task(what, sum(map(len, batches))) as advance,
         ):
             for index in batches:
                 worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING and ranks.count == 1
@@ -181,8 +181,10 @@ class FineTuning:
         given = self.setting.given.batches.get((task.index, number))
         if given is not None:
             return given
-        draws = self.setting.generator("shuffle", task.index, number)
-        return torch.randperm(len(task.train), generator=draws).split(self._options.batch_size)
+        draws, size = self.setting.generator("shuffle", task.index, number), self._options.batch_size
+        batches = torch.randperm(len(task.train), generator=draws).split(size)
+        short = len(batches) > 1 and len(batches[-1]) < size
+        return batches[:-1] if short and self._options.last_batch == "drop" else batches
 
     def finish(self, task: Task, heads: GrowingHeads, new: list[int]) -> None:
         """Append the trained rows of the new classes (positions in the task) to the heads; known ones are dropped."""

@@ -110,6 +110,7 @@ HEAD = {
 TRAINING = {
     "epochs": ({}, {"epochs": 3}),
     "batch_size": ({}, {"batch_size": 3}),
+    "last_batch": ({"batch_size": 3}, {"batch_size": 3, "last_batch": "drop"}),
     "optimiser": ({}, {"optimiser": "adamw"}),
     "lr": ({}, {"lr": 0.02}),
     "tuner_lr": ({}, {"tuner_lr": 0.005}),
