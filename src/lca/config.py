@@ -174,8 +174,8 @@ class TrainingOptions(Options):
     epochs: int = Field(10, ge=1)
     batch_size: int = Field(64, ge=1)
     last_batch: Literal["keep", "drop"] = "keep"
-    """What becomes of an epoch's last batch where it is shorter: a step of its own, which on a GPU is neither compiled nor
-    captured, or nothing, so that every epoch leaves out a few images, other ones each time."""
+    """What becomes of an epoch's last batch where it is shorter: a step of its own, which on a GPU is neither compiled
+    nor captured, or nothing, so that every epoch leaves out a few images, other ones each time."""
     optimiser: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
     tuner_lr: float | None = Field(None, gt=0)
