@@ -10,6 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn import functional
 
 import lca.alignment
+from allocations import LargestTensor
 from lca.alignment import (
     AlignmentOptions,
     _batches,
@@ -358,6 +359,22 @@ def test_batches_of_very_many_classes_are_taken_in_parts(monkeypatch, changes, a
     for one, two in zip(whole.parameters(), in_parts.parameters(), strict=True):
         torch.testing.assert_close(one, two)
     assert same_loss["loss"] == pytest.approx(loss["loss"], rel=1e-5)
+
+
+def test_a_thousand_classes_of_few_images_take_no_matrix_each():
+    """Every fourth class has one image and borrows the pooled covariance. Nothing is larger than the features drawn."""
+    random = torch.Generator().manual_seed(0)
+    memory, width = GaussianMemory(CovarianceOptions()), 768
+    settings = options(samples=8, per_class=4, epochs=2, lr=5.0)
+    for label in range(1000):
+        memory.observe(label, torch.randn(1 + label % 4, width, generator=random))
+    heads = random_heads((500, 500), width)
+    with LargestTensor() as largest:
+        aligned, _ = align(heads, memory, settings, randomness)
+    assert largest.bytes <= 1000 * settings.samples * width * 4
+    labels = torch.arange(1000)
+    assert accuracy(heads, memory.means(), labels) < 0.1
+    assert accuracy(aligned, memory.means(), labels) > 0.5
 
 
 def test_the_robust_term_is_what_is_minimised():

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allocations import LargestTensor
 from lca.errors import LcaError
+from lca.files import nbytes
 from lca.gaussians import SHRINKAGE, CovarianceOptions, GaussianMemory, combine, fit, truncate
 
 
@@ -278,6 +280,41 @@ def test_sampling_in_chunks_draws_every_class_from_its_own_gaussian():
     memory = memory_of(*classes, ridge=0.0)
     drawn, labels = memory.sample(2**18, torch.Generator().manual_seed(0))  # more than one chunk
     torch.testing.assert_close(drawn.mean(1)[:, 0], 10.0 * labels, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "shared"])
+def test_a_borrowed_covariance_is_not_copied_for_every_class(kind):
+    """Of 300 classes every other one has one image: with a factor each there would be up to 300 x d x d numbers."""
+    random = torch.Generator().manual_seed(0)
+    memory = memory_of(*(torch.randn(1 + 2 * (label % 2), 256, generator=random) for label in range(300)), kind=kind)
+    with LargestTensor() as largest:
+        memory.sample(8, torch.Generator())
+    assert largest.bytes <= 300 * 8 * 256 * 4
+
+
+def test_one_large_class_does_not_widen_all_others_at_once():
+    """Chunks are bounded by the rows of their factors as well, which are as many as the largest class has."""
+    random = torch.Generator().manual_seed(0)
+    memory = memory_of(*(torch.randn(2 + 800 * (label == 7), 512, generator=random) for label in range(100)))
+    with LargestTensor() as largest:
+        memory.sample(4, torch.Generator())
+    assert largest.bytes <= 2**24 * 4
+
+
+@pytest.mark.parametrize("batches", [(50,), (20, 30), (1, 1, 8)])
+def test_classes_of_fifty_images_take_less_than_a_tenth_of_their_covariances_without_loss(batches):
+    random, width = torch.Generator().manual_seed(0), 768
+    mixing = torch.randn(width, width, generator=random) / width**0.5
+    classes = [torch.randn(sum(batches), width, generator=random) @ mixing + label for label in range(3)]
+    memory = GaussianMemory(CovarianceOptions())
+    for label, rows in enumerate(classes):
+        for batch in rows.split(batches):
+            memory.observe(label, batch)
+    assert nbytes(memory.state()[0]) <= 0.1 * len(classes) * width**2 * 4
+    for rows, gaussian in zip(classes, memory.classes.values(), strict=True):
+        covariance = torch.cov(rows.double().T)
+        stored = scatter(gaussian.factor) / (gaussian.count - 1)
+        assert (stored - covariance).norm() <= 1e-6 * covariance.norm(), "no more than float32 rounds"
 
 
 # Leaving one image out

@@ -188,16 +188,16 @@ class GaussianMemory:
         covariance serves it, and the log says so.
         """
         labels = sorted(self.classes)
+        first = self.classes[labels[0]].mean
         single = [label for label in labels if self.classes[label].count < 2]
-        pooled = None
+        pooled = first.new_empty(0, len(first))
         if self.options.kind == "shared":
             pooled = self.shared / math.sqrt(max(self.pooled().freedom, 1))
         elif single:
             log.info("%d class(es) with one image take the pooled covariance: %s", len(single), single)
             pooled = self.pooled().factor() / math.sqrt(max(self.pooled().freedom, 1))
-        widest = max(len(row) for label in labels for row in (self.classes[label].mean, self.classes[label].factor))
-        size = max(1, 2**24 // (count * widest))
-        first = self.classes[labels[0]].mean
+        longest = max(count, *(len(gaussian.factor) for gaussian in self.classes.values()))
+        size = max(1, _AT_ONCE // (longest * len(first)))
         samples = first.new_empty(len(labels), count, len(first))
         for start in range(0, len(labels), size):
             chunk = labels[start : start + size]
@@ -314,29 +314,34 @@ class GaussianMemory:
     def _scaled(self, factor: Tensor, count: int) -> Tensor:
         return factor / math.sqrt(max(count - self.options.unbiased, 1))
 
-    def _sample(self, labels: list[int], count: int, pooled: Tensor | None, generator: torch.Generator) -> Tensor:
+    def _sample(self, labels: list[int], count: int, pooled: Tensor, generator: torch.Generator) -> Tensor:
+        """The features of some classes; those without a spread of their own take the rows of `pooled`."""
         gaussians = [self.classes[label] for label in labels]
+        shared = self.options.kind == "shared"
+        borrowing = [number for number, each in enumerate(gaussians) if shared or each.count < 2]
+        factors = [self._scaled(gaussian.factor, gaussian.count) for gaussian in gaussians]
         mean = torch.stack([gaussian.mean for gaussian in gaussians])[:, None]
         shape = (len(labels), count, mean.shape[2])
-        factors = [
-            self._scaled(gaussian.factor, gaussian.count)
-            if pooled is None or (self.options.kind != "shared" and gaussian.count > 1)
-            else pooled
-            for gaussian in gaussians
-        ]
         if self.options.kind == "diagonal":
-            scales = torch.stack([factor if factor.ndim == 1 else _column_norms(factor) for factor in factors])
+            scales = torch.stack(factors)
+            scales[borrowing] = _column_norms(pooled)
             samples = mean + scales[:, None] * _normal(shape, mean, generator)
         else:
             rows = max(len(factor) for factor in factors)
             padded = torch.stack([functional.pad(factor, (0, 0, 0, rows - len(factor))) for factor in factors])
-            samples = mean + _normal((len(labels), count, rows), mean, generator) @ padded
+            noise = _normal((len(labels), count, max(rows, len(pooled) if borrowing else 0)), mean, generator)
+            spread = noise[..., :rows] @ padded
+            if borrowing:
+                spread[borrowing] += noise[borrowing, :, : len(pooled)] @ pooled
+            samples = mean + spread
         if self.options.ridge:
             samples = samples + math.sqrt(self.options.ridge) * _normal(shape, mean, generator)
         return samples
 
 
 _NO_ROWS = torch.zeros(0)
+_AT_ONCE = 2**24
+"""Numbers in the largest tensor that sampling needs besides the samples themselves."""
 _FLOOR = 1e-8
 """Variance in every direction, for classes without any spread and no ridge."""
 
