@@ -1,21 +1,39 @@
 """The ledger: what the paper claims, what its logs support, what we measure. `python docs/ledger.py` prints it.
 
-Our values are differences in average accuracy (over all test images seen so far), seed by seed, with the 95 % interval
-of Student's t over seeds.
+A claim of claims.yaml is decided by differences between classifiers of a pack, seed by seed, with the 95 % interval of
+Student's t over seeds. One that is clearly above zero supports it, one clearly below contradicts it, and all others
+leave it undecided.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lca.report.comparison import Classifier, best_first, choose, classifiers, differences
+from lca.report.comparison import Classifier, choose, classifiers, student_interval
 from lca.report.reading import collect
 from lca.report.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADINGS = ["claim", "printed", "published logs", "ours, at mini scale", "verdict", "command"]
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
+KINDS = {
+    "AA": "",
+    "accuracy_c": "corrupted ",
+    "accuracy_p": "perturbed ",
+    "flip_rate": "flips ",
+    "MB": "MB ",
+}
+"""What may be compared, and how it is called in the table: average accuracy, robustness, bytes stored."""
+FEWER = ("flip_rate", "MB")
+"""Of these less is better."""
+MANY = 3
+"""More pairs than these are counted."""
+
+Finding = tuple[str, str]
+"""In words, and one of the three verdicts."""
 
 
 def main() -> None:
@@ -29,35 +47,123 @@ def line(claim: dict[str, Any]) -> list[str]:
     return [claim["claim"], claim["printed"], claim["logs"].strip(), ours, verdict, f"`{claim['command']}`"]
 
 
-def judged(claim: dict[str, Any]) -> tuple[str, str]:
+def judged(claim: dict[str, Any]) -> Finding:
     """What we measured, and the verdict."""
     if "untestable" in claim:
         return claim["untestable"].strip(), "not testable here"
     pack = ROOT / claim["pack"]
-    if not pack.is_file() or "measure" not in claim:
-        return "not run yet" if not pack.is_file() else f"`lca show {claim['pack']}`", ""
+    if not pack.is_file():
+        return "not run yet", ""
     by_set = classifiers(collect([pack]).runs)
-    found = {source.removeprefix("folder:"): measured(rows, claim["measure"]) for source, rows in by_set.items()}
-    holding = [source for source, (_, holds) in found.items() if holds]
-    verdict = "supported" if len(holding) == len(found) else f"supported on {', '.join(holding)} only"
-    return "; ".join(f"{source} {text}" for source, (text, _) in found.items()), verdict if holding else "not supported"
+    found = {source.removeprefix("folder:"): measured([rows], claim["measure"]) for source, rows in by_set.items()}
+    if claim["measure"].get("overall") and len(by_set) > 1:
+        found = {"overall": measured([*by_set.values()], claim["measure"])} | found
+    return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), _verdict(found)
 
 
-def measured(rows: Sequence[Classifier], measure: dict[str, Any]) -> tuple[str, bool]:
-    """In words, and whether it holds on these runs: a difference must be clear, which its interval decides."""
-    if "range" in measure:
-        means = [choose(rows, label).measured["AA"].mean for label in measure["range"]]
-        return f"{max(means) - min(means):.1f} apart", max(means) - min(means) <= measure["within"]
-    if "best" in measure:
-        one = choose(rows, measure["best"])
-        two = best_first([choose(rows, label) for label in measure["among"]])[0]
-    else:
-        one, two = (choose(rows, label) for label in measure["difference"])
-    difference = differences(one, two)["AA"]
-    mean, interval = difference.measured.mean, difference.measured.interval
-    ends = f" [{interval[0]:+.1f}, {interval[1]:+.1f}]" if interval else ""
-    against = f" against {two.label}" if "best" in measure else ""
-    return f"{mean:+.1f}{ends}{against}", mean > 0 and difference.clear
+def _verdict(found: dict[str, Finding]) -> str:
+    """Supported only where it is on every data set; else what the others say."""
+    by_verdict: dict[str, list[str]] = {}
+    for place, (_, verdict) in found.items():
+        by_verdict.setdefault(verdict, []).append(place)
+    if [*by_verdict] == [SUPPORTED]:
+        return SUPPORTED
+    parts = [
+        f"{verdict} on {', '.join(places)}" if len(by_verdict) > 1 else verdict
+        for verdict, places in by_verdict.items()
+    ]
+    return f"not supported: {'; '.join(parts)}"
+
+
+def measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any]) -> Finding:
+    """What the classifiers of a data set say, or those of several, whose values are averaged seed by seed.
+
+    `better: [[A, B], ...]`: every A is better than its B. `best: A` with `among: [...]`: A is better than the best of
+    them. `near: [...]` with `to: [...]` and `within: x`: each falls short of the best of those by x points at most.
+    `alike: [...]` with `within: x`: the largest and the smallest mean are no farther apart. `everywhere: [A, B]`: the
+    mean of A is above that of B on every kind of damage. `of` names what is compared, else it is average accuracy.
+    """
+    if "everywhere" in measure:
+        return _everywhere(*(choose(sets[0], label) for label in measure["everywhere"]))
+    findings = [_measured(sets, measure, of) for of in measure.get("of", ["AA"])]
+    return ", ".join(text for text, _ in findings), _weakest(verdict for _, verdict in findings)
+
+
+def _measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any], of: str) -> Finding:
+    def values(label: str) -> dict[int, float]:
+        each = [_values(choose(rows, label), of) for rows in sets]
+        seeds = set.intersection(*(set(one) for one in each))
+        return {seed: _mean(one[seed] for one in each) for seed in sorted(seeds)}
+
+    def mean(label: str) -> float:
+        return _mean(values(label).values())
+
+    if "alike" in measure:
+        means = [mean(label) for label in measure["alike"]]
+        apart = max(means) - min(means)
+        return f"{KINDS[of]}{apart:.1f} apart", SUPPORTED if apart <= measure["within"] else CONTRADICTED
+    pairs = measure.get("better")
+    if pairs is None:
+        best = max(measure.get("among") or measure["to"], key=mean)
+        pairs = [(label, best) for label in measure.get("near") or [measure["best"]]]
+    found = {}
+    for one, two in pairs:
+        ours, theirs = values(one), values(two)
+        differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        found[one, two] = _difference(differences, measure.get("within", 0.0), fewer=of in FEWER)
+    return KINDS[of] + _in_words(found, "better" in measure), _weakest(verdict for _, verdict in found.values())
+
+
+def _in_words(found: dict[tuple[str, str], Finding], named: bool) -> str:
+    """One difference as it is, a few with their names, of many only how many hold, and the others."""
+    if len(found) == 1:
+        ((_, two), (text, _)) = next(iter(found.items()))
+        return text if named else f"{text} against {two}"
+    lines = {f"{one} - {two} {text}": verdict for (one, two), (text, verdict) in found.items()}
+    others = [line for line, verdict in lines.items() if verdict != SUPPORTED]
+    if len(found) <= MANY:
+        return "; ".join(lines)
+    holding = f"{len(lines) - len(others)} of {len(lines)} are clear"
+    return f"{holding}, not {'; '.join(others)}" if others else holding
+
+
+def _weakest(verdicts: Iterable[str]) -> str:
+    return min(verdicts, key=[CONTRADICTED, UNDECIDED, SUPPORTED].index)
+
+
+def _difference(differences: Sequence[float], allowed: float, fewer: bool) -> Finding:
+    """The mean and its interval, which decides: one seed alone cannot, equal differences do."""
+    mean, interval = _mean(differences), student_interval(differences) if len(differences) > 1 else None
+    low, high = interval or ((mean, mean) if len(differences) > 1 else (-math.inf, math.inf))
+    text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" if interval else f"{mean:+.2f}"
+    low, high = (-high, -low) if fewer else (low, high)
+    return text, SUPPORTED if low > -allowed else CONTRADICTED if high < -allowed else UNDECIDED
+
+
+def _everywhere(one: Classifier, two: Classifier) -> Finding:
+    seeds = [seed for seed in one.robustness if seed in two.robustness]
+    ours, theirs = ([row.robustness[seed].by_kind() for seed in seeds] for row in (one, two))
+    gains = {kind: _mean(a[kind] - b[kind] for a, b in zip(ours, theirs, strict=True)) for kind in ours[0]}
+    worst = min(gains, key=lambda kind: gains[kind])
+    above = sum(gain > 0 for gain in gains.values())
+    text = f"{above} of {len(gains)} kinds, least {worst} {gains[worst]:+.1f}"
+    return text, SUPPORTED if above == len(gains) else CONTRADICTED
+
+
+def _values(row: Classifier, of: str) -> dict[int, float]:
+    """By seed."""
+    if of == "AA":
+        return row.values("AA")
+    if of == "MB":
+        found = {run.seed: run.results["branches"][row.branch].get("storage_bytes") for run in row.runs}
+        alone = {run.seed: run.results["storage_bytes"] for run in row.runs}
+        return {seed: sum((parts or alone[seed]).values()) / 1e6 for seed, parts in found.items()}
+    return {seed: getattr(scores, of) for seed, scores in row.robustness.items()}
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 if __name__ == "__main__":

@@ -269,9 +269,12 @@ def test_several_classifiers_of_a_model_share_the_work(lca, model):
     both = [json.loads((model / f"both-{name}.json").read_text()) for name in ("none", "lca")]
     assert both == [facts(lca, *few, "--branch", name) for name in ("none", "lca")]
     assert both[0]["corrupted"] != both[1]["corrupted"]
-    code, _, err = lca("robustness", "model", *few, "--branch", "none", "--branch", "lca", "--json", "-q")
-    assert code == 2
-    assert "take one --branch" in err
+    assert lca("robustness", "model", *few, "--branch", "all", "--out", "all.json", "-q")[0] == 0
+    assert both == [json.loads((model / f"all-{name}.json").read_text()) for name in ("none", "lca")]
+    for words in (("none", "--branch", "lca"), ("all",)):
+        code, _, err = lca("robustness", "model", *few, "--branch", *words, "--json", "-q")
+        assert code == 2
+        assert "take one --branch" in err
 
 
 def test_mistakes(lca, model):

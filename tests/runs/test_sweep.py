@@ -281,8 +281,10 @@ def test_what_was_measured_of_robustness_travels_with_the_pack(tmp_path):
     scores = {"branch": "default", "clean": 80.0, "images": 10, "generated": True}
     scores |= {"corrupted": {"fog": {"1": 70.0}}, "perturbed": {}}
     write_json(tmp_path / "first" / "cells" / cells[0].folder / "robustness.json", scores)
+    before = read_json(tmp_path / "first" / "pack.json")
     packed = sweep(cells, tmp_path / "first")
     assert packed["cells"][0]["robustness"] == [scores]
+    assert merge_packs([before, packed]) == merge_packs([packed, before]) == packed
     assert sweep(cells, tmp_path / "second", reuse=[packed]) == packed
     write_json(tmp_path / "packed.json", packed)
     for place in ("packed.json", "second"):

@@ -52,7 +52,8 @@ def robustness_command(
     branch: Annotated[
         list[str],
         typer.Option(
-            "--branch", help="Which of the model's classifiers answers, the last by default; several share the work."
+            "--branch",
+            help="Which of the model's classifiers answers, the last by default; several, or all, share the work.",
         ),
     ] = [],  # noqa: B006
     weights: Weights = None,
@@ -76,7 +77,7 @@ def robustness_command(
 
       lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
 
-      lca robustness runs/best/models/task-09 photos/test --branch none --branch lca --out runs/best/robustness.json
+      lca robustness runs/best/models/task-09 photos/test --branch all --out runs/best/robustness.json
     """
     import json
 
@@ -96,7 +97,7 @@ def robustness_command(
     other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
     _check_outputs(out, radar)
-    if len(branch) > 1 and (against or radar or as_json):
+    if (len(branch) > 1 or branch == ["all"]) and (against or radar or as_json):
         raise LcaError("--against, --radar and --json take one --branch; with several, use --out and `lca report`")
 
     def planned(kinds: Sequence[str]) -> None:
@@ -117,7 +118,7 @@ def robustness_command(
         names=only,
         severities=sorted(set(severity)) or SEVERITIES,
         seed=seed,
-        branches=branch,
+        branches=learner.method.branches() if branch == ["all"] else branch,
         files=files,
         progress=progress,
         planned=planned,

@@ -194,14 +194,18 @@ def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
 
 
 def merge_packs(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One pack of several, cell by cell: finished wins over failed, failed over open, the first of equals."""
-    rank = {"finished": 0, "failed": 1, "open": 2}
+    """One pack of several, cell by cell: finished wins over failed, failed over open, of finished cells one whose
+    robustness was measured, and the first of equals."""
+
+    def rank(entry: Mapping[str, Any]) -> tuple[int, bool]:
+        return ["finished", "failed", "open"].index(entry["status"]), "robustness" not in entry
+
     merged: dict[str, dict[str, Any]] = {}
     for content in packs:
         if content.get("format") != FORMAT or "cells" not in content:
             raise LcaError(f"expected a pack of format {FORMAT}, as `lca sweep` writes it to pack.json")
         for entry in content["cells"]:
             old = merged.get(entry["key"])
-            if old is None or rank[entry["status"]] < rank[old["status"]]:
+            if old is None or rank(entry) < rank(old):
                 merged[entry["key"]] = entry
     return {"format": FORMAT, "cells": list(merged.values())}
