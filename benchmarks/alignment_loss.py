@@ -3,11 +3,12 @@
 Both sides see the same features, the same batches and the same number of steps. A `step` row is the loss of one batch
 and its gradient; an `alignment` row is the whole of `lca.alignment.align` (on a GPU with its captured steps) beside
 the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum the
-alignments of a whole run: ours measured, the loop measured on a few steps of every task and scaled to all of them.
+alignments of a whole run, from the second task on: the first one's heads need none. Ours is measured; of the loop the
+set-up, the batches of an epoch and a few steps are measured apart for every task, and scaled to as many as ours takes.
 """
 
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 import torch
@@ -39,9 +40,11 @@ class Sizes:
 SIZES: dict[Size, Sizes] = {
     "tiny": Sizes(classes=(20,), width=16, samples=16, epochs=1, images=5, all_samples=16),
     "small": Sizes(classes=(20, 100), width=192, samples=64, epochs=4, all_samples=32),
-    "full": Sizes(classes=(20, 100), width=768, samples=64, epochs=2),
+    "full": Sizes(classes=(100,), width=768, samples=64, epochs=1),
 }
 ALL_EPOCHS = 10
+TIMED_STEPS = 5
+"""Of the loop, per task."""
 Batches = Literal["balanced", "random"]
 BATCHES: tuple[Batches, ...] = ("balanced", "random")
 
@@ -55,38 +58,38 @@ def compare(settings: Settings) -> list[Comparison]:
             options = options_of(batches, sizes.samples, sizes.epochs)
             rows.append(_compare_step(heads, memory, options, sizes, settings))
             rows.append(_compare_alignment(heads, memory, options, sizes, settings))
-    return rows + [_compare_all_tasks(batches, sizes, settings) for batches in BATCHES]
-
-
-def loop_seconds(classes: int, width: int, samples: int, settings: Settings, batches: Batches = "random") -> float:
-    """Seconds of one task's alignment by the loop over classes, scaled from three steps."""
-    options = options_of(batches, samples, ALL_EPOCHS)
-    heads, memory = heads_and_memory(
-        classes, Sizes((), width, samples, 1, classes_per_task=min(10, classes)), settings.device
-    )
-    steps = ALL_EPOCHS * len(list(_batches(classes, options, torch.Generator(), torch.device("cpu"))))
-    few = min(3, steps)
-    align_by_loop(heads, memory, options, 1)
-    clock = clock_of(settings)
-    began = clock()
-    align_by_loop(heads, memory, options, few)
-    return (clock() - began) / few * steps
-
-
-def _compare_all_tasks(batches: Batches, sizes: Sizes, settings: Settings) -> Comparison:
-    """From the second task on: the first one's heads need none."""
-    options = options_of(batches, sizes.all_samples, ALL_EPOCHS)
     counts = range(2 * sizes.classes_per_task, max(sizes.classes) + 1, sizes.classes_per_task)
     tasks = [heads_and_memory(count, sizes, settings.device) for count in counts]
+    return rows + [_compare_all_tasks(tasks, batches, sizes, settings) for batches in BATCHES]
+
+
+def _compare_all_tasks(
+    tasks: list[tuple[GrowingHeads, GaussianMemory]], batches: Batches, sizes: Sizes, settings: Settings
+) -> Comparison:
+    options = options_of(batches, sizes.all_samples, ALL_EPOCHS)
     align(*tasks[0], options, draws_of)
-    clock = clock_of(settings)
+    clock, epochs = clock_of(settings), 0
+
+    def on_epoch() -> None:
+        nonlocal epochs
+        epochs += 1
+
     began = clock()
     for heads, memory in tasks:
-        align(heads, memory, options, draws_of)
+        align(heads, memory, options, draws_of, on_epoch)
     ours = clock() - began
-    plain = sum(loop_seconds(count, sizes.width, sizes.all_samples, settings, batches) for count in counts)
+    loops = [scaled_loop(*task, options, settings) for task in tasks]
+    plain, steps = sum(loop.seconds for loop in loops), sum(loop.steps for loop in loops)
+    assert epochs == ALL_EPOCHS * len(tasks)
+    assert steps == sum(steps_of(len(memory.classes), options) for _, memory in tasks)
     numbers: Numbers = {"classes": max(sizes.classes), "width": sizes.width, "samples": sizes.all_samples}
+    numbers |= {"alignments": len(tasks), "steps": steps, "steps of the loop that were timed": TIMED_STEPS * len(tasks)}
     return _row("all tasks", options, numbers, (Cost(ours, ours), Cost(plain, plain)), None)
+
+
+def steps_of(classes: int, options: AlignmentOptions) -> int:
+    """Of a whole alignment."""
+    return options.epochs * len(list(_batches(classes, options, torch.Generator(), torch.device("cpu"))))
 
 
 def options_of(batches: Batches, samples: int, epochs: int) -> AlignmentOptions:
@@ -107,31 +110,66 @@ def loss_by_loop(logits: Tensor, labels: Tensor, robustness: float) -> Tensor:
     return torch.stack(terms).mean()
 
 
-def align_by_loop(
-    heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions, steps: int | None = None
-) -> tuple[GrowingHeads, float]:
-    """Alignment with the loop over classes and torch's own optimiser; also the last epoch's mean loss. Of every epoch
-    all steps, or with `steps` the first ones of one epoch."""
-    heads = heads.copy()
-    parameters = heads.trainable("all")
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    drawn, classes = memory.sample(options.samples, draws_of("samples", 0, memory.means().device))
-    features, labels = drawn.flatten(0, 1), classes.to(drawn.device).repeat_interleave(options.samples)
-    optimiser = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
-    mean_loss = 0.0
-    for epoch in range(options.epochs if steps is None else 1):
-        optimiser.param_groups[0]["lr"] = cosine(options.lr, 0.0, epoch / options.epochs)
+class LoopAlignment:
+    """Alignment with the loop over classes and torch's own optimiser."""
+
+    def __init__(self, heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions) -> None:
+        self.heads, self._options = heads.copy(), options
+        parameters = self.heads.trainable("all")
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        drawn, classes = memory.sample(options.samples, draws_of("samples", 0, memory.means().device))
+        self._features, self._classes = drawn.flatten(0, 1), classes.to(drawn.device)
+        self._labels = self._classes.repeat_interleave(options.samples)
+        self._optimiser = torch.optim.SGD(
+            parameters, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay
+        )
+
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Of an epoch, whose rate is set."""
+        self._optimiser.param_groups[0]["lr"] = cosine(self._options.lr, 0.0, epoch / self._options.epochs)
         draws = draws_of("batches", epoch, torch.device("cpu"))
-        indices = list(islice(_batches(len(classes), options, draws, drawn.device), steps))
-        mean_loss = 0.0
-        for index in indices:
-            loss = loss_by_loop(heads(features[index]), labels[index], options.robustness)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            mean_loss += loss.item() / len(indices)
-    return heads, mean_loss
+        return list(_batches(len(self._classes), self._options, draws, self._features.device))
+
+    def step(self, index: Tensor) -> float:
+        loss = loss_by_loop(self.heads(self._features[index]), self._labels[index], self._options.robustness)
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+        return loss.item()
+
+
+def align_by_loop(heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions) -> tuple[GrowingHeads, float]:
+    """The aligned heads and the last epoch's mean loss."""
+    loop = LoopAlignment(heads, memory, options)
+    for epoch in range(options.epochs):
+        losses = [loop.step(index) for index in loop.batches(epoch)]
+    return loop.heads, fmean(losses)
+
+
+@dataclass(frozen=True)
+class ScaledLoop:
+    seconds: float
+    steps: int
+
+
+def scaled_loop(
+    heads: GrowingHeads, memory: GaussianMemory, options: AlignmentOptions, settings: Settings
+) -> ScaledLoop:
+    """What `align_by_loop` would take: its set-up, the batches of every epoch, and all steps as long as a few."""
+    clock = clock_of(settings)
+    began = clock()
+    loop = LoopAlignment(heads, memory, options)
+    ready = clock()
+    batches = loop.batches(0)
+    shuffled = clock()
+    loop.step(batches[0])  # makes the optimiser's memory
+    warm = clock()
+    for number in range(TIMED_STEPS):
+        loop.step(batches[number % len(batches)])
+    step = (clock() - warm) / TIMED_STEPS
+    steps = options.epochs * len(batches)
+    return ScaledLoop(ready - began + options.epochs * (shuffled - ready) + steps * step, steps)
 
 
 def _compare_step(
@@ -173,9 +211,10 @@ def _compare_alignment(
     difference = max(difference, abs(our_loss - plain_loss) / abs(plain_loss))
     agreement = Agreement(difference, 1e-3, "aligned heads, relative to how far they moved, and loss")
     classes = len(memory.classes)
-    steps = options.epochs * len(list(_batches(classes, options, torch.Generator(), torch.device("cpu"))))
-    numbers: Numbers = {"classes": classes, "width": sizes.width, "samples": options.samples, "steps": steps}
-    return _row("alignment", options, numbers, time_both(ours, plain, settings), agreement)
+    numbers: Numbers = {"classes": classes, "width": sizes.width, "samples": options.samples}
+    numbers |= {"steps": steps_of(classes, options)}
+    costs = time_both(ours, plain, replace(settings, patience=settings.patience / 2))
+    return _row("alignment", options, numbers, costs, agreement)
 
 
 def _row(

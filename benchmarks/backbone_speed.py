@@ -1,18 +1,19 @@
 """Fine-tuning with LoRA on qkv, and feature extraction: images a second, beside the plain and the published way.
 
 Ours: uint8 images on the device, views made there, bf16, compiled, the step captured. Useful FLOPs of an image are
-those of the matrix products: forward, backward to the activations, and three times the low-rank products; recomputation
-and everything else count for nothing. The plain ways (plain_ways.py) run on fewer images; all seconds are per 1,000
-images.
+those of `gigaflops`; recomputation and everything else count for nothing. The plain ways (plain_ways.py) run on fewer
+images, and `sizes` says in which batches; all seconds are per 1,000 images. Images have 32 pixels a side, and 256 in
+some cases, which are measured beside `plain` alone. Peak memory is what tensors took and, as reserved, what torch held.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from timm.models import VisionTransformer
 
-from lca.backbones import Backbone, untrained
+from lca.backbones import Backbone
 from lca.config import AugmentOptions, TrainingOptions
 from lca.data.images import ImageSet
 from lca.data.streams import Task
@@ -24,8 +25,8 @@ from lca.progress import Progress
 from lca.setting import Setting
 from lca.training import FineTuning
 from lca.tuning.lora import LoraOptions
-from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, synthetic
-from plain_ways import PLAIN, PUBLISHED, Kind, seconds_per_image
+from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, synthetic, transformer
+from plain_ways import PLAIN, PUBLISHED, Kind, measure
 
 SUBJECT = "backbone"
 THOUSAND = 1000
@@ -38,6 +39,8 @@ class Case:
     rank: int
     batch: int
     images: int
+    large: int = 0
+    """Images of 256 pixels, on which it is measured as well."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,15 @@ class Sizes:
 
 
 SIZES: dict[Size, Sizes] = {
-    "tiny": Sizes((Case(PICO, 4, 4, 16),), (Case(PICO, 4, 4, 8),), (0, 0)),
+    "tiny": Sizes((Case(PICO, 4, 4, 16, large=8),), (Case(PICO, 4, 4, 8),), (0, 0)),
     "small": Sizes((Case(PICO, 16, 32, 128),), (Case(PICO, 16, 64, 256),), (2, 2)),
     "full": Sizes(
         (
-            Case("vit_base_patch16_224", 64, 256, 20 * 256),
-            Case("vit_base_patch16_224", 64, 64, 60 * 64),
-            Case("deit_tiny_patch16_224", 16, 256, 40 * 256),
+            Case("vit_base_patch16_224", 64, 256, 16 * 256),
+            Case("vit_base_patch16_224", 64, 64, 40 * 64, large=16 * 64),
+            Case("deit_tiny_patch16_224", 16, 256, 32 * 256),
         ),
-        (Case("vit_base_patch16_224", 64, 256, 40 * 256),),
+        (Case("vit_base_patch16_224", 64, 256, 24 * 256, large=4 * 256),),
         (PLAIN.workers, PUBLISHED.workers),
     ),
 }
@@ -70,20 +73,25 @@ def compare(settings: Settings) -> list[Comparison]:
 
 
 def gigaflops(vit: VisionTransformer, rank: int, training: bool) -> float:
-    """Useful GFLOP of one image: 2 for every multiplication of the matrix products."""
+    """Useful GFLOP of one image: 2 for every multiplication of the matrix products.
+
+    Extraction: the forward pass alone, 35 for ViT-B/16, since LoRA is folded into the weights. Training: the forward
+    pass, as much again for the gradients of the activations, and LoRA's own products three times (forward, gradients of
+    activations and of weights): 73 for ViT-B/16 with rank 64. The gradients of what enters the first block's qkv and
+    the patch embedding are counted and never computed, about 1 % there; those of the attention's two products are twice
+    the work that is counted for them, about 2 %.
+    """
     tokens, width, depth = vit.patch_embed.num_patches + 1, vit.embed_dim, len(vit.blocks)
     hidden = vit.blocks[0].mlp.fc1.out_features
     block = tokens * (4 * width**2 + 2 * width * hidden) + 2 * tokens**2 * width
-    patches = vit.patch_embed.proj.weight.numel() * vit.patch_embed.num_patches
+    forward = depth * block + vit.patch_embed.proj.weight.numel() * vit.patch_embed.num_patches
     low_rank = depth * tokens * rank * 4 * width
-    forward = depth * block + patches
-    products = 2 * forward + 3 * low_rank if training else forward + low_rank
-    return 2 * products / 1e9
+    return 2 * (2 * forward + 3 * low_rank if training else forward) / 1e9
 
 
 def build(case: Case, settings: Settings, compiled: bool | None = None) -> FeatureExtractor:
     """The transformer with random weights, as fast as it goes on this device."""
-    vit = untrained(case.vit).requires_grad_(False).eval()
+    vit = transformer(case.vit).requires_grad_(False).eval()
     preprocessing = Preprocessing(vit.patch_embed.img_size[0], (0.5,) * 3, (0.5,) * 3, "bicubic")
     backbone = Backbone(vit, preprocessing, case.vit, "random")
     on_gpu = settings.device.type == "cuda"
@@ -93,33 +101,47 @@ def build(case: Case, settings: Settings, compiled: bool | None = None) -> Featu
 
 def _compare(case: Case, kind: Kind, workers: tuple[int, int], settings: Settings) -> list[Comparison]:
     extractor = build(case, settings)
-    work = gigaflops(extractor.vit, case.rank, kind == "training")
-    images = synthetic(case.images)
-    if settings.device.type == "cuda":
+    sides = {32: case.images, 256: case.large} if case.large else {32: case.images}
+    ours = {
+        side: _ours(extractor, kind, replace(case, images=images), side, settings) for side, images in sides.items()
+    }
+    agreement = _agreement(extractor, kind, case)
+    del extractor
+    rows = []
+    for side, (cost, rates) in ours.items():
+        ways = (PLAIN, PUBLISHED) if side == 32 else (PLAIN,)
+        for way, processes in zip(ways, workers, strict=False):
+            used = replace(way, workers=processes)
+            plain = measure(kind, case.vit, case.rank, case.batch, used, settings, side)
+            source = "" if side == 32 else f", from {side} px"
+            label = f"{kind}, {case.vit}, batch {case.batch}{source} ({way.name}: {processes} workers)"
+            numbers: Numbers = {"vit": case.vit, "batch": case.batch, "rank": case.rank, "images": sides[side]}
+            numbers |= {"side": side, **plain.sizes("plain")}
+            costs = cost, Cost(THOUSAND * plain.seconds, THOUSAND * plain.seconds)
+            rows.append(Comparison(SUBJECT, label, "seconds", *costs, numbers, agreement, rates))
+    return rows
+
+
+def _ours(
+    extractor: FeatureExtractor, kind: Kind, case: Case, side: int, settings: Settings
+) -> tuple[Cost, dict[str, float]]:
+    """Seconds of a thousand images, and what that reaches."""
+    on_gpu, images = settings.device.type == "cuda", synthetic(case.images, side)
+    if on_gpu:
+        gc.collect()
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(settings.device)
-    ours = (
-        training_cost(extractor, images, case, settings)
-        if kind == "training"
-        else _extraction(extractor, images, case, settings)
-    )
-    numbers: Numbers = {"vit": case.vit, "batch": case.batch, "rank": case.rank, "images": case.images}
-    rate = case.images / ours.best
+    timed = training_cost if kind == "training" else _extraction
+    cost = timed(extractor, images, case, settings)
+    work, rate = gigaflops(extractor.vit, case.rank, kind == "training"), case.images / cost.best
     rates = {"images/s": round(rate), "GFLOP an image": round(work, 1), "TFLOP/s": round(work * rate / 1e3, 1)}
     if settings.matrix_rate:
         rates["% of the matrix rate"] = round(100 * work * 1e9 * rate / settings.matrix_rate, 1)
-    if settings.device.type == "cuda":
+    if on_gpu:
         rates["peak GB"] = round(torch.cuda.max_memory_allocated(settings.device) / 1e9, 2)
-    per_thousand = Cost(*(THOUSAND / case.images * each for each in (ours.best, ours.median)), ours.repeats)
-    agreement = _agreement(case, extractor)
-    del extractor
-    rows = []
-    for way, processes in zip((PLAIN, PUBLISHED), workers, strict=True):
-        used = replace(way, workers=processes)
-        plain = THOUSAND * seconds_per_image(kind, case.vit, case.rank, case.batch, used, settings)
-        label = f"{kind}, {case.vit}, batch {case.batch} ({way.name}: {processes} workers)"
-        costs = per_thousand, Cost(plain, plain)
-        rows.append(Comparison(SUBJECT, label, "seconds", *costs, numbers, agreement, rates))
-    return rows
+        rates["reserved GB"] = round(torch.cuda.max_memory_reserved(settings.device) / 1e9, 2)
+    scale = THOUSAND / case.images
+    return Cost(scale * cost.best, scale * cost.median, cost.repeats), rates
 
 
 def training_cost(extractor: FeatureExtractor, images: ImageSet, case: Case, settings: Settings) -> Cost:
@@ -157,12 +179,16 @@ def _timed(work: Callable[[], None], repeats: int, settings: Settings) -> Cost:
     return Cost(min(seconds), sorted(seconds)[repeats // 2], repeats)
 
 
-def _agreement(case: Case, extractor: FeatureExtractor) -> Agreement:
-    """The fast features of a batch beside those of the same weights in fp32, not compiled."""
-    views = extractor.evaluation_views(synthetic(case.batch).pixels)
+def _agreement(extractor: FeatureExtractor, kind: Kind, case: Case) -> Agreement:
+    """The fast features of a batch, by the way that was timed, beside those of the same weights in fp32."""
+    images = synthetic(case.batch)
+    views = extractor.evaluation_views(images.pixels)
+    if kind == "training":
+        fast = extractor.train()(views).detach()
+    else:
+        fast = extract(extractor, images, Progress(), "", case.batch)
     extractor.eval()
     with torch.no_grad():
-        fast = extractor(views)
         plain = extractor.vit.forward_head(extractor.vit.forward_features(views), pre_logits=True)
     difference = float((fast - plain).norm() / plain.norm())
     return Agreement(difference, 0.05, "features of a batch, relative to their norm, beside fp32")

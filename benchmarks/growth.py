@@ -25,22 +25,26 @@ from lca.report.figures import growth_curve
 from lca.runs.experiment import run
 from measuring import Settings, clock_of, synthetic
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "classes": (10, 30, 100),
+    "aligned": 1_000,
     "width": 192,
     "samples": 32,
     "tasks": (2, 5, 10),
+    "split": (20, 5),
     "images": (5, 10, 20),
     "vits": ("vit_pico_patch8_64",),
     "batch": 16,
     "trained": 64,
 }
-FULL = {
+FULL: dict[str, Any] = {
     "classes": (100, 1_000, 10_000),
+    "aligned": 20_000,
     "width": 768,
     "samples": 64,
     "tasks": (5, 10, 20, 50),
-    "images": (50, 200, 800),
+    "split": (100, 20),
+    "images": (50, 200, 800, 3_200),
     "vits": ("deit_tiny_patch16_224", "deit_small_patch16_224", "vit_base_patch16_224"),
     "batch": 256,
     "trained": 20 * 256,
@@ -48,40 +52,48 @@ FULL = {
 
 
 def measure(name: str, sizes: dict[str, Any], settings: Settings) -> list[dict[str, float]]:
-    """The points of one curve; the first is measured twice, because what comes first also starts the device."""
-    fewest, least = sizes["tasks"][0], sizes["images"][0]
+    """The points of one curve; the first is measured twice, because what comes first also starts the device.
+
+    `tasks` splits the same classes, with the same images (`split`: how many, and how many of each), into more and more
+    tasks; `images` gives more images to two classes a task.
+    """
     if name == "classes":
         _alignment(sizes["classes"][0], sizes, settings)
         return [_alignment(classes, sizes, settings) for classes in sizes["classes"]]
     if name == "width":
         return [_training(vit, sizes, settings) for vit in sizes["vits"]]
-    _run(fewest, least, settings)
-    if name == "tasks":
-        return [_run(tasks, least, settings) for tasks in sizes["tasks"]]
-    return [_run(fewest, images, settings) for images in sizes["images"]]
+    fewest = sizes["tasks"][0]
+    shapes = {
+        "tasks": [(tasks, *sizes["split"]) for tasks in sizes["tasks"]],
+        "images": [(fewest, 2 * fewest, images) for images in sizes["images"]],
+    }[name]
+    _run(*shapes[0], settings)
+    return [_run(*shape, settings) for shape in shapes]
 
 
 def _alignment(classes: int, sizes: dict[str, Any], settings: Settings) -> dict[str, float]:
-    """One epoch in balanced batches over classes of ten images; memory beyond what was there before."""
-    shape = AlignmentSizes((), sizes["width"], sizes["samples"], 1, images=10)
+    """In balanced batches over classes of ten images. The first epoch also draws the features and captures a step, so
+    a sample's share is of the later ones: at least two, and many of few classes."""
+    epochs = 1 + max(2, sizes["aligned"] // classes)
+    shape = AlignmentSizes((), sizes["width"], sizes["samples"], epochs, images=10)
     heads, memory = heads_and_memory(classes, shape, settings.device)
-    options = options_of("balanced", sizes["samples"], 1)
+    options = options_of("balanced", sizes["samples"], epochs)
     clock, on_gpu = clock_of(settings), settings.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    began = clock()
-    align(heads, memory, options, draws_of)
-    measured = {"classes": classes, "seconds": clock() - began}
-    measured["microseconds a sample"] = 1e6 * measured["seconds"] / (classes * sizes["samples"])
+    ends: list[float] = []
+    align(heads, memory, options, draws_of, lambda: ends.append(clock()))
+    seconds = (ends[-1] - ends[0]) / (epochs - 1)
+    measured = {"classes": classes, "epochs": epochs, "seconds an epoch": seconds}
+    measured["microseconds a sample"] = 1e6 * seconds / (classes * sizes["samples"])
     measured["stored MB"] = memory.expected_bytes(classes, 10, sizes["width"]) / 1e6
     if on_gpu:
         measured["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
     return measured
 
 
-def _run(tasks: int, images: int, settings: Settings) -> dict[str, float]:
-    """IM with its `best` branch on two classes a task, with the embedded transformer."""
-    classes = 2 * tasks
+def _run(tasks: int, classes: int, images: int, settings: Settings) -> dict[str, float]:
+    """IM with its `best` branch on so many images of every class, with the embedded transformer."""
     content = {
         "method": {"name": "im", "align": ["best"]},
         "training": {"epochs": 2},
@@ -94,6 +106,7 @@ def _run(tasks: int, images: int, settings: Settings) -> dict[str, float]:
     stored = results["branches"]["best"].get("storage_bytes", results["storage_bytes"])
     return {
         "tasks": tasks,
+        "classes": classes,
         "images": classes * images,
         "seconds": sum(results["seconds"].values()),
         "stored MB": sum(stored.values()) / 1e6,
@@ -108,21 +121,22 @@ def _training(name: str, sizes: dict[str, Any], settings: Settings) -> dict[str,
 
 
 AXES = {
-    "classes": ("classes", "microseconds a sample"),
-    "tasks": ("tasks", "seconds"),
-    "images": ("images", "seconds"),
-    "width": ("width", "images/s"),
+    "classes": ("microseconds a sample", "stored MB"),
+    "tasks": ("seconds", "stored MB"),
+    "images": ("seconds", "stored MB"),
+    "width": ("images/s",),
 }
+"""What is drawn over the curve's name, a picture each."""
 
 
 def plot(results: dict[str, Any], folder: Path) -> list[Path]:
-    """A picture of each, with the machine in its title."""
+    """A picture of each, with the machine in its title; what is stored has one of its own."""
     paths = []
     for name in results:
-        x, y = AXES[name]
-        paths.append(folder / f"growth-{name}.png")
-        points = [(point[x], point[y]) for point in results[name]["points"]]
-        growth_curve(points, paths[-1], x, y, results[name]["machine"]["name"])
+        for y in AXES[name]:
+            paths.append(folder / f"growth-{name}{'-stored' if y == 'stored MB' else ''}.png")
+            points = [(point[name], point[y]) for point in results[name]["points"]]
+            growth_curve(points, paths[-1], name, y, results[name]["machine"]["name"])
     return paths
 
 

@@ -1,18 +1,23 @@
-"""What every subject shares: settings, one comparison of our way with the plain way, the clock, and made-up images.
+"""What every subject shares: settings, one comparison of our way with the plain way, the clock, made-up
+transformers and images.
 
 Time is reported and never asserted; values are. Both ways run in turn, so that other work on the machine meets both,
 and the best of the repeats counts: it is the one that other work disturbed least.
 """
 
+import copy
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
+from timm.models import VisionTransformer
 
+from lca.backbones import untrained
 from lca.config import DataOptions
 from lca.data.images import ImageSet
 from lca.data.sources import load_source
@@ -100,6 +105,14 @@ def time_in_turn(works: Sequence[Work], settings: Settings) -> list[Cost]:
     return [Cost(min(taken), statistics.median(taken), len(taken)) for taken in seconds]
 
 
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def quantity(count: float) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
 def size_of(count: int) -> Cost:
     """A cost in bytes."""
     return Cost(count, count)
@@ -133,8 +146,16 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def synthetic(count: int) -> ImageSet:
-    """So many images of 32 pixels in ten classes."""
-    source = f"synthetic:classes=10,train={-(-count // 10)},test=1,size=32"
-    train = load_source(DataOptions(source=source), 0, 32, Progress()).train
-    return train.subset(torch.arange(count))
+def transformer(name: str) -> VisionTransformer:
+    """With random weights, which are drawn once."""
+    return copy.deepcopy(_untrained(name))
+
+
+_untrained = cache(untrained)
+
+
+def synthetic(count: int, side: int = 32) -> ImageSet:
+    """So many images in ten classes; after 50 they repeat."""
+    source = f"synthetic:classes=10,train=5,test=1,size={side}"
+    train = load_source(DataOptions(source=source), 0, side, Progress()).train
+    return train.subset(torch.arange(count) % len(train))

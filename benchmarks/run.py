@@ -6,6 +6,7 @@ Prints a table and writes JSON. Seconds are reported, never judged; results that
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,18 +30,19 @@ import whole_run
 from lca.device import Compute, versions
 from lca.errors import LcaError
 from lca.files import read_json, write_json
-from measuring import Comparison, Settings
+from measuring import Comparison, Settings, duration, quantity
+from summary import summary
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBJECTS: dict[str, Callable[[Settings], list[Comparison]]] = {
     "backbone": backbone_speed.compare,
     "alignment": alignment_loss.compare,
+    "run": whole_run.compare,
     "gaussians": gaussian_sampling.compare,
     "views": augmentation.compare,
     "merging": merging.compare,
     "checkpoints": checkpoints.compare,
     "start-up": start_up.compare,
-    "run": whole_run.compare,
 }
 
 
@@ -52,31 +54,42 @@ def main(arguments: list[str]) -> int:
     if options.markdown:
         print(markdown(read_json(options.markdown)))
         return 0
-    torch.set_num_threads(options.threads)
-    compute = Compute.choose("cuda" if options.gpu else options.device, "fp32")
+    if options.summary:
+        print(summary(read_json(options.summary)), end="")
+        return 0
+    compute = Compute.choose("cuda" if options.gpu else options.device)
+    torch.set_num_threads(options.threads or threads_beside(compute.device))
     settings = Settings("full" if options.full or options.gpu else "small", compute.device, options.repeats)
     described = machine(compute)
     most = ceilings.measure(settings)
     settings = replace(settings, matrix_rate=most.matrix)
     console = Console(width=None if sys.stdout.isatty() else 150)
-    started = time.perf_counter()
     rows: list[Comparison] = []
+    subjects = list(options.subjects or SUBJECTS)
     result: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/run.py", *_without_out(arguments)]),
         "machine": described,
         "versions": versions(),
         "size": settings.size,
-        "ceilings": {"matrix_tflops": round(most.matrix / 1e12, 1), "copy_gb_per_s": round(most.copy / 1e9, 1)},
+        "ceilings": {
+            "matrix_tflops": float(f"{most.matrix / 1e12:.4g}"),
+            "copy_gb_per_s": float(f"{most.copy / 1e9:.4g}"),
+        },
+        "subjects": subjects,
+        "finished": {},
+        "comparisons": [],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    for name in options.subjects or SUBJECTS:
+    for name in subjects:
         console.print(f"measuring {name} ...", style="dim")
+        before = time.perf_counter()
         rows += SUBJECTS[name](settings)
-        result["seconds"] = round(time.perf_counter() - started, 1)
+        result["finished"][name] = round(time.perf_counter() - before, 1)
         result["comparisons"] = [row.as_json() for row in rows]
         write_json(options.out, result)  # what was measured stays, should the next subject fail
     console.print(table(result["comparisons"]))
-    console.print(f"{len(rows)} comparisons in {result['seconds']} s, written to {os.path.relpath(options.out)}")
+    seconds = sum(result["finished"].values())
+    console.print(f"{len(rows)} comparisons in {seconds:.1f} s, written to {os.path.relpath(options.out)}")
     wrong = [row for row in rows if row.agreement and not row.agreement.holds]
     for row in wrong:
         console.print(f"results disagree: {row.subject}, {row.case}: {row.agreement}", style="red")
@@ -89,10 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="the sizes of a real run; minutes to hours on a CPU")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:0")
     parser.add_argument("--gpu", action="store_true", help="--device cuda --full")
-    parser.add_argument("--threads", type=int, default=1, help="torch's threads, for both ways (default 1)")
+    parser.add_argument("--threads", type=int, help="torch's threads, for both ways (default 1; beside a GPU 8)")
     parser.add_argument("--repeats", type=int, default=5, help="repeats of a comparison, the best counts (default 5)")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmarks.json", help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="print a written result as a table, and stop")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="print what it reached of the targets, and stop")
     return parser
 
 
@@ -102,16 +116,34 @@ def _without_out(arguments: list[str]) -> list[str]:
     return [each for each in arguments[:place] + arguments[place + 2 :] if not each.startswith("--out=")]
 
 
+def threads_beside(device: torch.device) -> int:
+    """A GPU's program has the machine for itself; on a busy one two threads wait for each other."""
+    return min(8, os.cpu_count() or 1) if device.type == "cuda" else 1
+
+
 def machine(compute: Compute) -> dict[str, Any]:
     """What computes, and how many processes wanted the cores in the minute before: other work blurs the seconds."""
+    described = compute.describe()
     return {
-        **compute.describe(),
+        **described,
+        "precision": f"{described['precision']} in the backbone, fp32 elsewhere",
+        **(driver() if compute.device.type == "cuda" else {}),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 1),
         "architecture": platform.machine(),
         "system": platform.system(),
     }
+
+
+def driver() -> dict[str, str]:
+    """Versions of the GPU's driver and of CUDA."""
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        found = "unknown"
+    return {"driver": found, "cuda": str(torch.version.cuda)}
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
@@ -139,14 +171,6 @@ def markdown(result: dict[str, Any]) -> str:
     rule = ["---", "---", "---:", "---:", "---:", "---", "---:"]
     lines = [list(HEADINGS), rule, *(cells(row) for row in result["comparisons"])]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def quantity(count: float) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
 
 
 if __name__ == "__main__":

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignment_loss import loop_seconds
-from lca.backbones import untrained
+import torch
+
+from alignment_loss import ALL_EPOCHS, heads_and_memory, options_of, scaled_loop
+from alignment_loss import Sizes as AlignmentSizes
 from lca.config import validate_recipe
 from lca.files import save_tensors
 from lca.runs.experiment import run
-from measuring import Comparison, Cost, Numbers, Settings, Size
-from plain_ways import PLAIN, PUBLISHED, seconds_per_image
+from measuring import Comparison, Cost, Numbers, Settings, Size, transformer
+from plain_ways import PLAIN, PUBLISHED, measure
 
 SUBJECT = "run"
 
@@ -33,13 +35,15 @@ class Sizes:
     """Images of a class; a fifth as many are tested."""
     epochs: int
     samples: int
+    extracted: int
+    """Images of a batch whose features are extracted."""
     workers: tuple[int, int]
 
 
 SIZES: dict[Size, Sizes] = {
-    "tiny": Sizes("vit_pico_patch8_64", 4, 4, 4, 2, 5, 1, 8, (0, 0)),
-    "small": Sizes("vit_pico_patch8_64", 16, 32, 10, 5, 10, 1, 32, (2, 2)),
-    "full": Sizes("vit_base_patch16_224", 64, 64, 100, 10, 500, 10, 512, (PLAIN.workers, PUBLISHED.workers)),
+    "tiny": Sizes("vit_pico_patch8_64", 4, 4, 4, 2, 5, 1, 8, 4, (0, 0)),
+    "small": Sizes("vit_pico_patch8_64", 16, 32, 10, 5, 10, 1, 32, 64, (2, 2)),
+    "full": Sizes("vit_base_patch16_224", 64, 64, 100, 10, 500, 10, 512, 256, (PLAIN.workers, PUBLISHED.workers)),
 }
 
 
@@ -47,29 +51,31 @@ def compare(settings: Settings) -> list[Comparison]:
     sizes = SIZES[settings.size]
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "random.safetensors"
-        save_tensors(weights, untrained(sizes.vit).state_dict())
+        save_tensors(weights, transformer(sizes.vit).state_dict())
         one_task = replace(sizes, classes=sizes.classes // sizes.tasks, tasks=1, epochs=1)
         _run(one_task, settings, weights, Path(folder) / "first")
-        ours, phases = _run(sizes, settings, weights, Path(folder) / "whole")
+        ours, rates = _run(sizes, settings, weights, Path(folder) / "whole")
     images = sizes.classes * sizes.train
     tested = sum(images // 5 * task // sizes.tasks for task in range(1, sizes.tasks + 1))
     numbers: Numbers = {"vit": sizes.vit, "classes": sizes.classes, "tasks": sizes.tasks, "images": images}
     numbers |= {"epochs": sizes.epochs, "batch": sizes.batch}
-    rates = {f"s {phase}": round(seconds, 1) for phase, seconds in phases.items()}
     rows = []
     loops = _loops(sizes, settings)
     for way, workers in zip((PLAIN, PUBLISHED), sizes.workers, strict=True):
         used = replace(way, workers=workers)
-        shape = sizes.vit, sizes.rank, sizes.batch, used, settings
-        plain = images * sizes.epochs * seconds_per_image("training", *shape)
-        plain += (images + tested) * seconds_per_image("extraction", *shape) + loops
+        training = measure("training", sizes.vit, sizes.rank, sizes.batch, used, settings)
+        extraction = measure("extraction", sizes.vit, sizes.rank, sizes.extracted, used, settings)
+        plain = images * sizes.epochs * training.seconds + (images + tested) * extraction.seconds + loops
+        parts = training.sizes("plain training") | extraction.sizes("plain extraction")
         case = f"{sizes.tasks} tasks, {sizes.classes} classes, {sizes.vit} ({way.name}, scaled from a part)"
-        rows.append(Comparison(SUBJECT, case, "seconds", Cost(ours, ours), Cost(plain, plain), numbers, None, rates))
+        rows.append(
+            Comparison(SUBJECT, case, "seconds", Cost(ours, ours), Cost(plain, plain), numbers | parts, None, rates)
+        )
     return rows
 
 
 def _run(sizes: Sizes, settings: Settings, weights: Path, folder: Path) -> tuple[float, dict[str, float]]:
-    """Wall-clock and the seconds of every phase."""
+    """Wall-clock, and the seconds of every phase and the peak memory."""
     on_gpu = settings.device.type == "cuda"
     content: dict[str, Any] = {
         "method": {"name": "im", "align": [{"preset": "lca", "samples": sizes.samples}]},
@@ -82,13 +88,22 @@ def _run(sizes: Sizes, settings: Settings, weights: Path, folder: Path) -> tuple
         "keep_models": "none",
     }
     content["data"]["tasks"] = sizes.tasks
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(settings.device)
     began = time.perf_counter()
     results = run(validate_recipe(content), folder)
-    return time.perf_counter() - began, results["seconds"]
+    ours = time.perf_counter() - began
+    rates = {f"s {phase}": round(seconds, 1) for phase, seconds in results["seconds"].items()}
+    if on_gpu:
+        rates["peak GB"] = round(torch.cuda.max_memory_allocated(settings.device) / 1e9, 2)
+    return ours, rates
 
 
 def _loops(sizes: Sizes, settings: Settings) -> float:
-    """Seconds of all alignments by the loop over classes."""
-    per_task, width = sizes.classes // sizes.tasks, untrained(sizes.vit).num_features
+    """Seconds of all alignments by the loop over classes, in the random batches that `lca` takes as published."""
+    per_task, width = sizes.classes // sizes.tasks, transformer(sizes.vit).num_features
+    shape = AlignmentSizes((), width, sizes.samples, ALL_EPOCHS, classes_per_task=per_task)
+    options = options_of("random", sizes.samples, ALL_EPOCHS)
     counts = [per_task * task for task in range(2, sizes.tasks + 1)]
-    return sum(loop_seconds(count, width, sizes.samples, settings) for count in counts)
+    tasks = [heads_and_memory(count, shape, settings.device) for count in counts]
+    return sum(scaled_loop(*task, options, settings).seconds for task in tasks)

@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
 from lca.backbones import untrained
@@ -41,8 +43,95 @@ def test_useful_work_is_that_of_the_literature(load):
     """ViT-B/16 at 224 pixels: 17.6 G multiplications forward."""
     module = load("backbone_speed")
     vit = untrained("vit_base_patch16_224")
-    assert module.gigaflops(vit, 64, training=False) == pytest.approx(35.1 + 0.93, abs=0.1)
+    assert module.gigaflops(vit, 64, training=False) == pytest.approx(35.1, abs=0.05)
     assert module.gigaflops(vit, 64, training=True) == pytest.approx(2 * 35.1 + 3 * 0.93, abs=0.1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_useful_work_is_what_torch_counts(load, training):
+    """By what eight images take more than four: LoRA is folded into the weights once, whatever their number."""
+    module, measuring = load("backbone_speed"), load("measuring")
+    extractor = module.build(module.Case(module.PICO, 16, 4, 8), measuring.Settings()).train(training)
+
+    def work(count):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
+            features = extractor(torch.rand(count, 3, 64, 64))
+            if training:
+                features.sum().backward()
+        return counter.get_total_flops()
+
+    counted, vit = (work(8) - work(4)) / 4 / 1e9, extractor.vit
+    claimed = module.gigaflops(vit, 16, training)
+    if training:
+        patches, width = vit.patch_embed.num_patches, vit.embed_dim
+        never_computed = (patches + 1) * width * (3 * width + 16) + vit.patch_embed.proj.weight.numel() * patches
+        attention = 2 * len(vit.blocks) * (patches + 1) ** 2 * width
+        claimed += 2 * (1.5 * attention - never_computed) / 1e9  # two more products, and one computed again
+    assert claimed == pytest.approx(counted, rel=1e-6)
+
+
+def test_rows_say_how_the_plain_ways_were_measured(load):
+    module, measuring = load("backbone_speed"), load("measuring")
+    rows = module.compare(measuring.Settings(size="tiny"))
+    shapes = [(row.sizes["side"], row.case.partition("(")[2].partition(":")[0]) for row in rows]
+    assert shapes == [(32, "plain"), (32, "published"), (256, "plain"), (32, "plain"), (32, "published")]
+    for row in rows:
+        assert (row.sizes["plain batch"], row.sizes["plain workers"], row.sizes["plain rounds"]) == (4, 0, 3)
+    assert len({row.ours.best for row in rows}) == 3
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.01, 3), (0.9, 2), (3.0, 1)])
+def test_plain_ways_count_whole_rounds_as_long_as_they_are_short(load, monkeypatch, seconds, rounds):
+    """Two workers that take their time for every batch, a step that takes none."""
+    module, measuring = load("plain_ways"), load("measuring")
+    now, taken = [0.0], []
+
+    def loader(images, batch, **_):
+        for number in range(len(images) // batch):
+            now[0] += 2 * seconds if number % 2 == 0 else 0
+            yield number, None
+
+    monkeypatch.setattr(module, "DataLoader", loader)
+    monkeypatch.setattr(module, "clock_of", lambda settings: lambda: now[0])
+    monkeypatch.setattr(module, "_extraction", lambda *_: (None, lambda views, labels: taken.append(views)))
+    way = module.Way(f"{seconds} s a batch", workers=2, second_view=False, largest_batch=4)
+    measured = module.measure("extraction", "vit_pico_patch8_64", 4, 16, way, measuring.Settings())
+    assert (measured.batch, measured.workers, measured.rounds) == (4, 2, rounds)
+    assert measured.seconds == pytest.approx(seconds / 4)
+    assert taken[2:] == list(range(1 + 2 * rounds))
+
+
+def test_the_loop_is_scaled_to_all_steps_and_set_up_once(load, monkeypatch):
+    module, measuring = load("alignment_loss"), load("measuring")
+    now = [0.0]
+
+    def passes(seconds, result=None):
+        now[0] += seconds
+        return result
+
+    class Loop:
+        def __init__(self, *_):
+            self.steps = 0
+            passes(5.0)
+
+        def batches(self, epoch):
+            return passes(0.5, [torch.zeros(1)] * 3)
+
+        def step(self, index):
+            self.steps += 1
+            return passes(100.0 if self.steps == 1 else 0.01, 0.0)
+
+    monkeypatch.setattr(module, "LoopAlignment", Loop)
+    monkeypatch.setattr(module, "clock_of", lambda settings: lambda: now[0])
+    found = module.scaled_loop(None, None, module.options_of("random", 8, 10), measuring.Settings())
+    assert found.steps == 30
+    assert found.seconds == pytest.approx(5.0 + 10 * 0.5 + 30 * 0.01)
+
+
+def test_all_tasks_take_as_many_steps_on_both_sides_and_say_how_many(load):
+    rows = load("alignment_loss").compare(load("measuring").Settings(size="tiny", repeats=1))
+    steps = {row.sizes["batches"]: row.sizes["steps"] for row in rows if row.case.startswith("all tasks")}
+    assert steps == {"balanced": 10 * 16 // 8, "random": 10 * 3}  # 20 classes of 16 samples
 
 
 def test_a_whole_run_is_measured(load):
@@ -57,21 +146,48 @@ def test_a_whole_run_is_measured(load):
 
 def test_growth_is_measured_and_drawn(load, tmp_path):
     module = load("growth")
-    sizes = {"classes": (10, 20), "width": 8, "samples": 8, "tasks": (2,), "images": (2, 4)}
+    sizes = {"classes": (10, 20), "aligned": 40, "width": 8, "samples": 8}
+    sizes |= {"tasks": (2, 3), "split": (6, 3), "images": (2, 4)}
     sizes |= {"vits": ("vit_pico_patch8_64",), "batch": 2, "trained": 4}
     settings = load("measuring").Settings()
     growth = {name: module.measure(name, sizes, settings) for name in module.AXES}
     assert [point["classes"] for point in growth["classes"]] == [10, 20]
+    assert [point["epochs"] for point in growth["classes"]] == [5, 3]
     assert [point["images"] for point in growth["images"]] == [8, 16]
+    assert [(point["tasks"], point["classes"], point["images"]) for point in growth["tasks"]] == [
+        (2, 6, 18),
+        (3, 6, 18),
+    ]
     assert growth["classes"][1]["stored MB"] == 2 * growth["classes"][0]["stored MB"]
     results = {name: {"machine": {"name": "a machine"}, "points": points} for name, points in growth.items()}
     paths = module.plot(results, tmp_path)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert len(paths) == 4
+    assert [path.stem.removeprefix("growth-") for path in paths] == [
+        "classes",
+        "classes-stored",
+        "tasks",
+        "tasks-stored",
+        "images",
+        "images-stored",
+        "width",
+    ]
 
 
-def test_importing_the_package_leaves_torch_alone(load):
-    assert load("start_up").torch_stays_out().holds
+def test_the_package_and_its_help_leave_torch_alone(load):
+    module = load("start_up")
+    assert module.torch_stays_out(*module.CASES["import lca"]).holds
+    assert module.torch_stays_out(*module.CASES["lca --help"]).holds
+    assert not module.torch_stays_out("-c", module.YARDSTICK).holds
+
+
+def test_start_up_says_how_much_it_takes_over_the_yardstick(load, monkeypatch):
+    module, measuring = load("start_up"), load("measuring")
+    costs = [measuring.Cost(seconds, seconds) for seconds in (0.01, 0.02, 0.2, 5.0, 4.0)]
+    monkeypatch.setattr(module, "make_model", lambda folder: [])
+    monkeypatch.setattr(module, "torch_stays_out", lambda *_: measuring.Agreement(0, 0, ""))
+    monkeypatch.setattr(module, "time_in_turn", lambda works, settings: costs)
+    rows = {row.case.partition(" (")[0]: row.rates[module.OVER] for row in module.compare(measuring.Settings())}
+    assert rows == {"bare interpreter": -3.99, "import lca": -3.98, "lca --help": -3.8, "lca predict": 1.0}
 
 
 def test_the_plain_loss_is_the_written_definition(load):
@@ -112,10 +228,97 @@ def test_results_that_disagree_are_named_and_fail(load, monkeypatch, tmp_path, c
     assert "results disagree" in capsys.readouterr().out
     result = json.loads(out.read_text())
     assert result["comparisons"][0]["ratio"] == 1.0
-    assert {"machine", "versions", "command", "size"} <= set(result)
+    assert {"machine", "versions", "command", "size", "ceilings"} <= set(result)
+    assert result["subjects"] == list(result["finished"]) == ["x"]
+    assert result["machine"]["precision"] == "fp32 in the backbone, fp32 elsewhere"
     assert str(tmp_path) not in result["command"]
     assert run.main(["--markdown", str(out)]) == 0
     assert "| x | case | 1.00 s | 1.00 s | 1.00 |  | 2.0e+00 (1) |" in capsys.readouterr().out
+
+
+def test_what_was_measured_stays_when_a_later_subject_fails(load, monkeypatch, tmp_path):
+    measuring, run = load("measuring"), load("run")
+    cost = measuring.Cost(1.0, 1.0)
+    row = measuring.Comparison("x", "case", "seconds", cost, cost, {})
+
+    def fails(settings):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(run, "SUBJECTS", {"x": lambda settings: [row], "y": fails})
+    with pytest.raises(RuntimeError):
+        run.main(["--out", str(tmp_path / "result.json")])
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["subjects"], list(result["finished"])) == (["x", "y"], ["x"])
+    assert len(result["comparisons"]) == 1
+
+
+def test_beside_a_gpu_there_are_more_threads_and_its_driver_is_named(load, monkeypatch):
+    run = load("run")
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 16)
+    assert run.threads_beside(torch.device("cuda")) == 8
+    assert run.threads_beside(torch.device("cpu")) == 1
+    told = subprocess.CompletedProcess([], 0, "570.86.15\n570.86.15\n")
+    monkeypatch.setattr(run.subprocess, "run", lambda *_, **__: told)
+    assert run.driver()["driver"] == "570.86.15"
+
+
+def test_the_summary_has_a_row_for_every_target_measured_or_not(load, tmp_path, capsys):
+    run, summary = load("run"), load("summary")
+    trained = {
+        "unit": "seconds",
+        "ours": {"best": 0.2},
+        "rates": {"images/s": 4422, summary.SHARE: 40.9, "peak GB": 9.5},
+    }
+    vit = "training, vit_base_patch16_224, batch"
+    rows = [
+        {"subject": "backbone", "case": f"{vit} 256 (plain: 16 workers)", "ratio": 8.13, **trained},
+        {"subject": "backbone", "case": f"{vit} 256 (published: 4 workers)", "ratio": 70.6, **trained},
+        {"subject": "backbone", "case": f"{vit} 64, from 256 px (plain: 16 workers)", "ratio": 9.0, **trained},
+        {
+            "subject": "start-up",
+            "case": "lca predict (plain: x)",
+            "ratio": 0.8,
+            "ours": {},
+            "rates": {summary.OVER: 1.2},
+        },
+        {
+            "subject": "alignment",
+            "case": "all tasks, 100 classes, random batches",
+            "ratio": 226.6,
+            "ours": {"best": 2.82},
+            "rates": {},
+        },
+    ]
+    most = {"matrix_tflops": 790.1, "copy_gb_per_s": 4188.0}
+    content = {"machine": {"device": "cuda", "name": "NVIDIA X"}, "ceilings": most, "comparisons": rows}
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    assert run.main(["--summary", str(tmp_path / "result.json")]) == 0
+    ceilings, _, _, _, *lines = capsys.readouterr().out.splitlines()
+    assert ceilings.startswith("**NVIDIA X**: 790.1 TFLOP/s in a large bf16 matrix product, 4,188.0 GB/s")
+    assert len(lines) == len(summary.TARGETS)
+    measured = [line for line in lines if "not measured" not in line]
+    assert [line.split(" | ", 2)[2] for line in measured] == [
+        "4,422 images/s | 40.9 | 8.1 | 70.6 | 9.5 |",
+        "2.82 s |  | 226.6 |  |  |",
+        "1.20 s |  |  |  |  |",
+    ]
+
+
+def test_the_summary_finds_what_the_benchmarks_measure(load):
+    """At full size their cases have the names that the targets look for."""
+    summary, sizes = load("summary"), load("backbone_speed").SIZES["full"]
+    cases = [f"training, {case.vit}, batch {case.batch} (" for case in sizes.training]
+    cases += [f"extraction, {case.vit}, batch {case.batch} (" for case in sizes.extraction]
+    whole = load("whole_run").SIZES["full"]
+    cases.append(f"{whole.tasks} tasks, {whole.classes} classes, {whole.vit} (")
+    cases += [
+        f"all tasks, {load('alignment_loss').SIZES['full'].classes[-1]} classes, {each}"
+        for each in ("balanced", "random")
+    ]
+    cases += [f"memory, d={width}, {images} images" for width, images in load("gaussian_sampling").SIZES["full"].shapes]
+    cases += [*load("start_up").CASES, "lca predict"]
+    assert {target.case for target in summary.TARGETS} <= set(cases)
+    assert {target.subject for target in summary.TARGETS} <= set(load("run").SUBJECTS)
 
 
 def test_an_unknown_subject_is_a_readable_error(load, capsys):

@@ -1,0 +1,120 @@
+"""What was to be reached, beside what a written result reached: `python benchmarks/run.py --summary FILE`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lca.report.tables import markdown_table
+from measuring import duration
+from start_up import OVER
+
+Row = dict[str, Any]
+"""A comparison, as JSON holds it."""
+SHARE, PEAK = "% of the matrix rate", "peak GB"
+HEADINGS = ("what", "target", "reached", SHARE, "× plain", "× published", PEAK)
+
+
+def _rate(row: Row) -> str:
+    return f"{row['rates']['images/s']:,} images/s"
+
+
+def _seconds(row: Row) -> str:
+    return duration(row["ours"]["best"])
+
+
+@dataclass(frozen=True)
+class Target:
+    what: str
+    target: str
+    subject: str
+    case: str
+    """How the names of its comparisons begin: with the plain way and, where there is one, with the published one."""
+    reached: Callable[[Row], str]
+    ratios: bool = True
+    """Whether there is a plain way to do the same."""
+
+    def cells(self, rows: list[Row]) -> list[str]:
+        own = [row for row in rows if row["subject"] == self.subject and row["case"].startswith(self.case)]
+        if not own:
+            return [self.what, self.target, "not measured", "", "", "", ""]
+        plain, published, *_ = [*(f"{row['ratio']:.1f}" for row in own if self.ratios), "", ""]
+        share, peak = (str(own[0]["rates"].get(name, "")) for name in (SHARE, PEAK))
+        return [self.what, self.target, self.reached(own[0]), share, plain, published, peak]
+
+
+TARGETS = (
+    Target(
+        "LoRA training, ViT-B/16, batch 256",
+        "40 % of the matrix rate",
+        "backbone",
+        "training, vit_base_patch16_224, batch 256 (",
+        _rate,
+    ),
+    Target(
+        "LoRA training, ViT-B/16, batch 64",
+        "30 %, under 12 GB",
+        "backbone",
+        "training, vit_base_patch16_224, batch 64 (",
+        _rate,
+    ),
+    Target(
+        "LoRA training, DeiT-Tiny, batch 256",
+        "12,000 images/s",
+        "backbone",
+        "training, deit_tiny_patch16_224, batch 256 (",
+        _rate,
+    ),
+    Target(
+        "feature extraction, ViT-B/16",
+        "50 % of the matrix rate",
+        "backbone",
+        "extraction, vit_base_patch16_224, batch 256 (",
+        _rate,
+    ),
+    Target(
+        "IM + LCA, 10 tasks of 5,000 images, 10 epochs, ViT-B/16",
+        "under 180 s, 5 × plain, 12 × published",
+        "run",
+        "10 tasks, 100 classes, vit_base_patch16_224 (",
+        _seconds,
+    ),
+    Target(
+        "alignment of 10 tasks, 100 classes x 512 samples, balanced",
+        "under 5 s, 100 × plain",
+        "alignment",
+        "all tasks, 100 classes, balanced",
+        _seconds,
+    ),
+    Target(
+        "alignment of 10 tasks, 100 classes x 512 samples, random",
+        "under 15 s, 100 × plain",
+        "alignment",
+        "all tasks, 100 classes, random",
+        _seconds,
+    ),
+    Target(
+        "Gaussian memory, d = 768, 50 images a class",
+        "a tenth of full covariances",
+        "gaussians",
+        "memory, d=768, 50 images",
+        lambda row: f"1 / {row['ratio']:.1f}",
+    ),
+    Target("`lca --help`", "under 0.5 s", "start-up", "lca --help", _seconds, ratios=False),
+    Target(
+        "`lca predict`, over `import torch, timm`",
+        "under 1.5 s",
+        "start-up",
+        "lca predict",
+        lambda row: f"{row['rates'][OVER]:.2f} s",
+        ratios=False,
+    ),
+)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The machine and its two ceilings in a line, and a Markdown table with a row for every target."""
+    machine, most = result["machine"], result["ceilings"]
+    kind = "bf16" if machine["device"] == "cuda" else "fp32"
+    line = f"**{machine['name']}**: {most['matrix_tflops']:,} TFLOP/s in a large {kind} matrix product, "
+    line += f"{most['copy_gb_per_s']:,} GB/s copied (read and written), both measured in the same run"
+    return f"{line}.\n\n{markdown_table(HEADINGS, [target.cells(result['comparisons']) for target in TARGETS])}"
