@@ -188,6 +188,15 @@ def test_a_class_can_be_learnt_twice(taught, tmp_path):
     }
 
 
+def test_what_needs_all_data_takes_no_second_lesson():
+    model = build(method="joint")
+    model.learn(pairs("red", "green"))
+    before = model.predict([photo("red", 9)])
+    with pytest.raises(LcaError, match="a second lesson would undo the first"):
+        model.learn(pairs("blue", "grey"))
+    assert model.predict([photo("red", 9)]) == before
+
+
 def test_one_class_after_another():
     model = build()
     for name in COLOURS:
@@ -275,8 +284,7 @@ def test_loading_what_is_no_model(tmp_path):
 @pytest.mark.parametrize("method", ["finetune", "joint"])
 def test_other_methods_are_held_the_same_way(tmp_path, method):
     model = build(method=method)
-    model.learn(pairs("red", "green"))
-    model.learn(pairs("blue"))
+    model.learn(pairs("red", "green", "blue"))
     model.save(tmp_path)
     assert torch.equal(logits(ContinualClassifier.load(tmp_path)), logits(model))
 

@@ -127,6 +127,11 @@ class ContinualClassifier:
         interrupted, the classifier is as it was before. A journal makes the steps resumable; then the journal's owner
         rolls back.
         """
+        if self.method.info.needs_all_data and images_learnt(self.history):
+            raise LcaError(
+                f"method {self.recipe.method.name!r} needs all data at once: a second lesson would undo the first. "
+                "Teach a new model with all images"
+            )
         began = time.perf_counter()
         task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
         before = self.state() if journal is None else None
