@@ -9,6 +9,7 @@ model = ContinualClassifier.load("model")
 """
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -128,10 +129,8 @@ class ContinualClassifier:
         rolls back.
         """
         if self.method.info.needs_all_data and images_learnt(self.history):
-            raise LcaError(
-                f"method {self.recipe.method.name!r} needs all data at once: a second lesson would undo the first. "
-                "Teach a new model with all images"
-            )
+            name = self.recipe.method.name
+            warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=2)
         began = time.perf_counter()
         task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
         before = self.state() if journal is None else None

@@ -110,7 +110,7 @@ def test_all_data_at_once_is_taught_once(lca, tmp_path):
     before = content(tmp_path / "m")
     code, _, err = lca("learn", "m", "a")
     assert code == 2
-    assert "'joint' needs all data at once" in err
+    assert "'joint' of m needs all data at once" in err
     assert content(tmp_path / "m") == before
 
 

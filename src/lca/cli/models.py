@@ -105,6 +105,11 @@ def learn_command(
             if overrides:
                 raise LcaError(f"{model} exists, and its recipe can no longer be changed with --set")
             learner = load_model(model, device, weights, progress)
+            if learner.method.info.needs_all_data:
+                raise LcaError(
+                    f"method {learner.recipe.method.name!r} of {model} needs all data at once: a second lesson would "
+                    "undo the first. Teach a new model with all images"
+                )
         else:
             learner = _new(backbone, weights, recipe, [*overrides], device, progress)
         if bundle is not None:
