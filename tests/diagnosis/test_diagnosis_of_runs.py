@@ -1,8 +1,10 @@
 """`lca diagnose` on real runs: what it measures, writes, shows and refuses."""
 
+import copy
 import itertools
 import json
 import re
+import statistics
 from unittest.mock import patch
 
 import pytest
@@ -36,10 +38,13 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with tiny.tiny_backbone():
         run(BASE, folder / "all")
+        run(tiny.recipe(BASE.dump(), seed=6), folder / "other")
         run(tiny.recipe(BASE.dump(), keep_models="last"), folder / "last")
         run(tiny.recipe(BASE.dump(), keep_models="none"), folder / "none")
         for name in ("simplecil", "ease", "mos"):
             run(tiny.recipe(BASE.dump(), {"method": tiny.method_section(name)}), folder / name)
+    (folder / "empty" / "cells" / "a").mkdir(parents=True)
+    write_json(folder / "empty" / "pack.json", {"format": 1, "runs": []})
     return folder
 
 
@@ -150,6 +155,86 @@ def test_a_run_with_its_last_model_only_has_no_similarity(folder, tmp_path):
     assert not (folder / "last" / "diagnosis.json").exists()
 
 
+@pytest.fixture(scope="module")
+def sweep(folder, found):
+    """A sweep: two seeds of the run above, the second with half of its overlaps, and another data set."""
+    sweep = folder / "sweep"
+    for name, seed, source, scale in (("a", 5, "digits", 1), ("b", 6, "digits", 0.5), ("c", 5, "folder:x/mini", 1)):
+        facts = copy.deepcopy(found)
+        facts["recipe"] |= {"seed": seed, "data": {**facts["recipe"]["data"], "source": source}}
+        for task in facts["tasks"]:
+            task["overlap"]["best"]["as_answered"]["between_tasks"] = scale * 0.25
+        (sweep / "cells" / name).mkdir(parents=True)
+        write_json(sweep / "cells" / name / "diagnosis.json", facts)
+    (sweep / "cells" / "d").mkdir()
+    return sweep
+
+
+def test_of_several_seeds_the_mean_is_shown_for_every_data_set(sweep, tmp_path):
+    shown, told = lca("diagnose", sweep, "--out", tmp_path / "there", "--pack", tmp_path / "pack.json")
+    assert "1 of 4 cells of" in told
+    assert "digits, 2 seeds: Backbone similarity" in shown
+    assert "mini, seed 5: Backbone similarity" in shown
+    assert re.search(r"3 +best .* 0.188 ± 0.088\n", shown)
+    assert re.search(r"3 +best .* 0.250\n", shown)
+    less = re.search(r"one classifier less another\n.*\n +best +as trained .* (\S+) ± (\S+)\n", shown)
+    before = read_json(sweep / "cells/a/diagnosis.json")["tasks"][2]["overlap"][AS_TRAINED]["as_answered"]
+    assert float(less[1]) == pytest.approx(0.1875 - before["between_tasks"], abs=1e-4)
+    assert float(less[2]) == pytest.approx(0.0884, abs=1e-4), "the seeds differ in one classifier, so in the difference"
+    assert shown.count("less another") == 1, "one seed has no deviation"
+    assert "0.188 ± 0.088 |" in lca("diagnose", sweep, "--markdown")[0]
+    figures = {path.name for path in (tmp_path / "there").glob("*.png")}
+    assert figures == {"diagnosis-digits.png", "diagnosis-mini.png"}
+    cells = [sweep / "cells" / name / "diagnosis.json" for name in "bac"]
+    assert lca("diagnose", *cells)[0] == shown
+    for again in (tmp_path / "pack.json", tmp_path / "there" / "diagnosis.json"):
+        assert lca("diagnose", again)[0] == shown
+    assert json.loads(lca("diagnose", *cells[::-1], "--json")[0])["runs"][::-1] == [read_json(path) for path in cells]
+
+
+def test_several_runs_are_measured_each_into_its_own_folder(folder, tmp_path):
+    shown, _ = lca("diagnose", folder / "all", folder / "other", "--quiet", "--out", tmp_path)
+    both = [read_json(folder / name / "diagnosis.json") for name in ("all", "other")]
+    assert read_json(tmp_path / "diagnosis.json")["runs"] == both
+    similar = [facts["tasks"][2]["similarity"]["cka"] for facts in both]
+    assert "digits, 2 seeds: Class overlap" in shown
+    assert re.search(rf"3 +10 +24 +{statistics.fmean(similar):.3f} ± {statistics.stdev(similar):.3f} ", shown)
+    assert all((place / "diagnosis.png").exists() for place in (folder / "other", tmp_path))
+
+
+def test_the_same_data_with_another_recipe_has_its_name(sweep, tmp_path):
+    facts = read_json(sweep / "cells/b/diagnosis.json")
+    facts["recipe"] |= {"name": "else", "precision": "bf16"}
+    write_json(tmp_path / "else.json", facts)
+    shown, _ = lca("diagnose", sweep / "cells/a/diagnosis.json", tmp_path / "else.json", "--out", tmp_path)
+    assert "digits, tiny, seed 5: Class overlap" in shown
+    assert "digits, else, seed 6: Class overlap" in shown
+    assert (tmp_path / "diagnosis-digits-else.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "digits with seed 5 came 2 times"),
+        ({"recipe.seed": 6, "recipe.precision": "bf16"}, "no seeds of one recipe:\n  recipe.precision: auto -> bf16"),
+        ({"recipe.seed": 6, "tasks": []}, "not measured alike: tasks of one has other parts"),
+        ({"recipe.seed": 6, "tasks.2.task": 4}, "not measured alike: 3 and 4 at one place"),
+        ({"recipe.seed": 6, "tasks.2.similarity": {"cka": 1}}, "not measured alike: tasks.similarity"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(sweep, tmp_path, change, message):
+    facts = read_json(sweep / "cells/a/diagnosis.json")
+    for path, value in change.items():
+        *way, last = path.split(".")
+        place = facts
+        for step in way:
+            place = place[int(step) if step.isdigit() else step]
+        place[last] = value
+    write_json(tmp_path / "changed.json", facts)
+    with pytest.raises(LcaError, match=re.escape(message)):
+        lca("diagnose", sweep / "cells/a/diagnosis.json", tmp_path / "changed.json")
+
+
 def test_progress_is_shown(folder, tmp_path):
     with patch("lca.progress.LineProgress.task", autospec=True, side_effect=LineProgress.task) as task:
         lca("diagnose", folder / "all", "--out", tmp_path)
@@ -164,6 +249,9 @@ def test_progress_is_shown(folder, tmp_path):
         (("nowhere",), "does not exist"),
         (("all/results.json",), "is no file that `lca diagnose RUN` wrote"),
         (("all/results.json", "--device", "cpu"), "is only shown"),
+        (("empty",), "no cell of"),
+        (("empty", "--device", "cpu"), "is only shown"),
+        (("empty/pack.json",), "is no file that `lca diagnose RUN` wrote"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_refused(folder, words, message):
@@ -172,6 +260,6 @@ def test_what_cannot_be_diagnosed_is_refused(folder, words, message):
 
 
 def test_a_file_of_another_format_is_refused(tmp_path):
-    write_json(tmp_path / "diagnosis.json", {"format": 0, "tasks": [], "pairs": []})
+    write_json(tmp_path / "diagnosis.json", {"format": 0, "recipe": {}, "tasks": [], "pairs": []})
     with pytest.raises(LcaError, match="has format 0"):
         lca("diagnose", tmp_path / "diagnosis.json")

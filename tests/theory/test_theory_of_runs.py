@@ -1,5 +1,6 @@
 """`lca theory` on real runs: what it measures, writes, shows and refuses."""
 
+import copy
 import json
 import re
 import shutil
@@ -19,7 +20,6 @@ from lca.runs.experiment import run
 from lca.theory.divergence import covariance
 from lca.theory.measure import Settings, Subject
 from lca.theory.runs import theory_of_run
-from lca.theory.tables import show
 
 lca = tiny.lca_command
 BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "best", **tiny.QUICK}, {"preset": "lda", "samples": 16}]
@@ -55,7 +55,8 @@ def folder(tmp_path_factory, drawn):
             run(BASE, folder / "all")
         run(tiny.recipe(BASE.dump(), keep_models="last"), folder / "last")
         run(tiny.recipe(BASE.dump(), keep_models="none"), folder / "none")
-        run(tiny.recipe(BASE.dump(), {"method": {"name": "simplecil"}}), folder / "simplecil")
+        for name in ("simplecil", "mos", "tuna"):
+            run(tiny.recipe(BASE.dump(), {"method": tiny.method_section(name)}), folder / name)
     return folder
 
 
@@ -163,7 +164,7 @@ def test_singular_gaussians_have_no_bound_until_variance_is_added(tmp_path):
     assert alone["classes_at_1"] == 10
     assert widened["at_most"] < 1
     assert {"theorem_2", "theorem_2_corrected"} <= set(last["losses"]["zero-one"]["vacuous"])
-    assert " - " in show(read_json(tmp_path / "theory.json"), ["lca"], ["zero-one"], markdown=False)
+    assert " - " in lca("theory", tmp_path / "theory.json", "--loss", "zero-one")[0]
 
 
 def test_it_is_shown_and_written(folder):
@@ -179,6 +180,34 @@ def test_it_is_shown_and_written(folder):
     markdown, _ = lca("theory", file, "--loss", "clipped", "--markdown")
     assert markdown.startswith("**best, clipped loss (at most 5): Theorem 1**\n\n| task |")
     assert json.loads(lca("theory", file, "--json")[0]) == written
+
+
+def test_of_several_seeds_the_mean_is_shown_and_in_how_many_a_bound_says_nothing(measured, tmp_path):
+    other = copy.deepcopy(measured)
+    other["recipe"]["seed"] = 6
+    last = other["branches"]["lca"][2]
+    own = last["losses"]["zero-one"]
+    own["vacuous"].remove("theorem_2")
+    own["test_images"] += 0.2
+    last["drift"][0]["classes_at_1"] += 4
+    for number, facts in enumerate((measured, other)):
+        (tmp_path / "cells" / str(number)).mkdir(parents=True)
+        write_json(tmp_path / "cells" / str(number) / "theory.json", facts)
+    words = ("--branch", "lca", "--loss", "zero-one")
+    shown, told = lca("theory", tmp_path, *words, "--pack", tmp_path / "pack.json")
+    assert "digits, 2 seeds: lca, zero-one loss (at most 1): Theorem 1" in shown
+    assert not told
+    before, far = after(measured, 2, "lca")["losses"]["zero-one"], after(measured, 2, "lca")["drift"][0]["classes_at_1"]
+    assert re.search(rf"3 +10 +16 .* {before['test_images'] + 0.1:.3f} ± 0.141\n", shown)
+    assert re.search(rf"3 .* {far + 2}.0 ± 2.8 of 10 +{before['theorem_2']:.3f} vacuous in 1 of 2 ", shown)
+    assert re.search(r"2 .* \d of 6 +\d.\d{3} vacuous ", shown)
+    assert lca("theory", tmp_path / "pack.json", *words)[0] == shown
+    packed = read_json(tmp_path / "pack.json")["runs"][0]["branches"]["lca"]
+    assert [len(each["drift"]) for each in packed] == [1, 1, 6], "only the last task's table shows added variance"
+    other["settings"]["samples"] = 9
+    write_json(tmp_path / "cells" / "1" / "theory.json", other)
+    with pytest.raises(LcaError, match=r"no seeds of one recipe:\n  settings\.samples: 2000 -> 9"):
+        lca("theory", tmp_path)
 
 
 def test_without_old_data_nothing_is_said_about_drift(folder):
@@ -224,6 +253,8 @@ def test_a_run_with_its_last_model_only_says_what_is_missing(folder):
     [
         (("none",), "kept no model"),
         (("simplecil",), "no classifier of this run keeps Gaussians"),
+        (("mos",), "mos keeps the Gaussians of every task's classes in a feature space of their own"),
+        (("tuna",), "tuna keeps the Gaussians of every task's classes in a feature space of their own"),
         (("nowhere",), "does not exist"),
         (("all", "--branch", "none"), "'none' keeps no Gaussians"),
         (("all", "--branch", "bets"), "did you mean 'best'?"),

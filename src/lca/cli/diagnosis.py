@@ -1,13 +1,11 @@
 """The verb diagnose: what a run did to its backbone and its classes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lca.cli.common import Quiet
-from lca.cli.models import AsJson, Device, Weights
-from lca.errors import LcaError
+from lca.cli.measured import Shared, takes_runs
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,31 +13,26 @@ def add_to(app: typer.Typer) -> None:
     app.command("diagnose")(diagnose_command)
 
 
+@takes_runs
 def diagnose_command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder; or a diagnosis.json, which is only shown again.")
-    ],
+    shared: Shared,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Where diagnosis.json, .png and .svg go.",
-            show_default="the run folder; nowhere for a diagnosis.json",
+            help="Where diagnosis.json, .png and .svg go; of several data sets a figure each.",
+            show_default="the folder of a run that is measured",
         ),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
-    as_json: AsJson = False,
-    weights: Weights = None,
-    device: Device = None,
-    quiet: Quiet = False,
 ) -> None:
     """Measure how far the backbone of a run moved, and how far its classes overlap before and after alignment.
 
     After every task: linear CKA and mean cosine between the features of all test images under the backbone then and
     after the first task; and for all pairs of classes, how far the logits of their test images leave them overlapping,
     with the heads as trained and with those of every alignment. It needs the models after the tasks and the data set.
-    docs/theory.md has the formulas, and what the paper says about both.
+    Several runs of one recipe are seeds: their mean is shown. docs/theory.md has the formulas, and what the paper says
+    about both.
 
     Examples:
 
@@ -48,24 +41,30 @@ def diagnose_command(
       lca diagnose runs/best
 
       lca diagnose runs/best/diagnosis.json --markdown
-    """
-    import json
 
-    from lca.diagnosis.runs import diagnose_run
-    from lca.diagnosis.show import figure, show
+      lca diagnose runs/diagnosis-mini --out figures --pack results/diagnosis-mini.json
+    """
+    from lca.diagnosis.runs import DIAGNOSIS, diagnose_run
+    from lca.diagnosis.show import figures, show
     from lca.files import write_json
     from lca.progress import choose_progress
-    from lca.runs.kept import read_measured
+    from lca.runs.measured import as_one, write_pack
 
-    if run.is_file():
-        if weights is not None or device is not None:
-            raise LcaError(f"{run} is only shown; --weights and --device measure anew: give the run folder")
-        facts = read_measured(run, "diagnose", ("tasks", "pairs"))
-    else:
-        facts, out = diagnose_run(run, device=device, weights=weights, progress=choose_progress(quiet)), out or run
+    def write(runs: list[dict[str, Any]], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / DIAGNOSIS.file, as_one(runs))
+        figures(DIAGNOSIS.by_recipe(runs), folder)
+
+    def measure(run: Path) -> dict[str, Any]:
+        progress = choose_progress(shared.quiet)
+        facts = diagnose_run(run, device=shared.device, weights=shared.weights, progress=progress)
+        if out is None or len(shared.paths) > 1:
+            write([facts], run)
+        return facts
+
+    runs = shared.runs(DIAGNOSIS, (), measure)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "diagnosis.json", facts)
-        for ending in ("png", "svg"):
-            figure(facts, out / f"diagnosis.{ending}")
-    print(json.dumps(facts, ensure_ascii=False, indent=1) if as_json else show(facts, markdown), end="\n" * as_json)
+        write(runs, out)
+    if shared.pack is not None:
+        write_pack(shared.pack, runs)
+    shared.show(runs, lambda: show(DIAGNOSIS.by_recipe(runs), shared.markdown))

@@ -1,12 +1,11 @@
 """The verb theory: the terms of the paper's theorems, measured on a run."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from lca.cli.common import Quiet
-from lca.cli.models import AsJson, Device, Weights
+from lca.cli.measured import Shared, takes_runs
 from lca.errors import LcaError, nearest
 
 
@@ -15,15 +14,13 @@ def add_to(app: typer.Typer) -> None:
     app.command("theory")(theory_command)
 
 
-MEASURING = ("samples", "seed", "clip", "delta", "old_data", "add", "weights", "device")
-"""Options that a file which is only shown cannot follow."""
+MEASURING = ("samples", "seed", "clip", "delta", "old_data", "add")
+"""Options that what is only shown cannot follow."""
 
 
+@takes_runs
 def theory_command(
-    context: typer.Context,
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder; or a theory.json, which is only shown again.")
-    ],
+    shared: Shared,
     branch: Annotated[
         str | None,
         typer.Option("--branch", metavar="NAME", help="Only this classifier.", show_default="all with Gaussians"),
@@ -52,11 +49,6 @@ def theory_command(
             show_default="0.001 to 10",
         ),
     ] = [],  # noqa: B006  # typer copies it
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
-    as_json: AsJson = False,
-    weights: Weights = None,
-    device: Device = None,
-    quiet: Quiet = False,
 ) -> None:
     """Measure the paper's theorems on a run: every term, the bounds, and the losses they are about.
 
@@ -64,8 +56,9 @@ def theory_command(
     Corollary 1, as printed and corrected, and what is measured under the Gaussians and on test images. Bounds that say
     nothing are marked. With --old-data also the distance between the stored Gaussians and the true ones, and Theorem 2.
 
-    It needs the models after the tasks and the data set; the numbers go into theory.json in the run folder.
-    docs/theory.md has all formulas, and where the printed proofs need a correction.
+    It needs the models after the tasks and the data set; the numbers go into theory.json in the run folder. Several
+    runs of one recipe are seeds: their mean is shown. docs/theory.md has all formulas, and where the printed proofs
+    need a correction.
 
     Examples:
 
@@ -78,37 +71,31 @@ def theory_command(
       lca theory runs/best --branch best --samples 20000 --seed 1
 
       lca theory runs/best/theory.json --markdown
+
+      lca theory runs/diagnosis-mini --pack results/theory-mini.json
     """
-    import json
-
     from lca.progress import choose_progress
-    from lca.runs.kept import read_measured
+    from lca.runs.measured import write_pack
     from lca.theory.measure import ADDED, Settings
-    from lca.theory.runs import theory_of_run
-    from lca.theory.tables import show
+    from lca.theory.runs import THEORY, theory_of_run
+    from lca.theory.tables import show, shown_only
 
-    if run.is_file():
-        sources = {name: context.get_parameter_source(name) for name in MEASURING}
-        given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-        if given:
-            raise LcaError(f"{run} is only shown; --{given[0].replace('_', '-')} measures anew: give the run folder")
-        facts = read_measured(run, "theory", ("branches", "settings"))
-    else:
-        facts = theory_of_run(
+    def measure(run: Path) -> dict[str, Any]:
+        return theory_of_run(
             run,
             Settings(samples, seed, delta, clip, tuple(add) or ADDED),
             branch=branch,
             old_data=old_data,
-            device=device,
-            weights=weights,
-            progress=choose_progress(quiet),
+            device=shared.device,
+            weights=shared.weights,
+            progress=choose_progress(shared.quiet),
         )
-    branches = list(facts["branches"])
-    if branch is not None:
-        if branch not in branches:
-            raise LcaError(f"{run} has no branch {branch!r}; {nearest(branch, branches)}")
-        branches = [branch]
-    if as_json:
-        print(json.dumps(facts, ensure_ascii=False, indent=1))
-    else:
-        print(show(facts, branches, [loss] if loss else ["clipped", "zero-one"], markdown), end="")
+
+    runs = shared.runs(THEORY, MEASURING, measure)
+    branches = list(dict.fromkeys(name for run in runs for name in run["branches"]))
+    if branch is not None and branch not in branches:
+        raise LcaError(f"there is no branch {branch!r}; {nearest(branch, branches)}")
+    if shared.pack is not None:
+        write_pack(shared.pack, [shown_only(run) for run in runs])
+    losses = [loss] if loss else ["clipped", "zero-one"]
+    shared.show(runs, lambda: show(THEORY.by_recipe(runs), branch, losses, shared.markdown))

@@ -14,7 +14,9 @@ from lca.files import FORMAT
 from lca.methods.branched import Branched
 from lca.progress import Progress
 from lca.runs.kept import KeptModels
+from lca.runs.measured import Measurement
 
+DIAGNOSIS = Measurement("diagnose", "diagnosis.json", ("tasks", "pairs"))
 AS_TRAINED = "as trained"
 """The heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
 PAIRS = 10
@@ -67,6 +69,7 @@ def diagnose_run(
         "format": FORMAT,
         "recipe": kept.results["recipe"],
         "versions": kept.results["versions"],
+        "machine": kept.results["machine"],
         "images": images,
         "tasks": facts,
         "pairs": pairs,

@@ -8,7 +8,7 @@ from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.errors import LcaError
 from lca.evaluation.stored import read_run
-from lca.files import FORMAT, has_state, read_json
+from lca.files import has_state
 from lca.progress import Progress
 
 
@@ -49,13 +49,3 @@ class KeptModels:
                 raise LcaError(f"the images of {recipe.data.source} are not those of the run; they were changed since")
             self._stream = Stream(source, recipe.data, recipe.seed)
         return self._stream
-
-
-def read_measured(path: Path, verb: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """What a verb that measures kept models wrote; the keys tell its files from others."""
-    facts = read_json(path)
-    if not isinstance(facts, dict) or any(key not in facts for key in keys):
-        raise LcaError(f"{path} is no file that `lca {verb} RUN` wrote")
-    if facts.get("format") != FORMAT:
-        raise LcaError(f"{path} has format {facts.get('format')}, this version reads {FORMAT}")
-    return facts

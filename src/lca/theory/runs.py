@@ -14,12 +14,13 @@ from lca.errors import LcaError, nearest
 from lca.files import FORMAT, write_json
 from lca.gaussians import GaussianMemory
 from lca.methods.branched import Branched
+from lca.methods.subspaces import AlignedSubspaces
 from lca.progress import Progress
 from lca.runs.kept import KeptModels
+from lca.runs.measured import Measurement
 from lca.theory.measure import Settings, Subject, Truth, measure
 
-FILE = "theory.json"
-"""What is written into the run folder."""
+THEORY = Measurement("theory", "theory.json", ("branches", "settings", "old_data"), alike=("settings", "old_data"))
 
 
 def theory_of_run(
@@ -47,10 +48,7 @@ def theory_of_run(
         old = _old_features(model, stream, task) if old_data else None
         truths: dict[int, Truth] = {}
         for name in names:
-            subject, shared = (
-                _subject(model, name, task),
-                id(_stored(model, name)),
-            )  # branches may share their Gaussians
+            subject, shared = _subject(model, name, task), id(_stored(model, name))  # branches may share Gaussians
             if old is not None and shared not in truths:
                 truths[shared] = Truth.about(subject.memory, *old, task, settings, progress)
             found.setdefault(name, []).append(measure(subject, test, truths.get(shared), settings, progress))
@@ -58,17 +56,23 @@ def theory_of_run(
         "format": FORMAT,
         "recipe": kept.results["recipe"],
         "versions": kept.results["versions"],
+        "machine": kept.results["machine"],
         "settings": asdict(settings),
         "old_data": old_data,
         "branches": found,
     }
-    write_json(run / FILE, facts)
+    write_json(run / THEORY.file, facts)
     return facts
 
 
 def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
     """The classifiers that have Gaussians, or the wanted one."""
     method = model.method
+    if isinstance(method, AlignedSubspaces):
+        raise LcaError(
+            f"{model.recipe.method.name} keeps the Gaussians of every task's classes in a feature space of their own; "
+            "the theorems are about Gaussians and heads in one space, as of method im with align: [lca]"
+        )
     able = [name for name in method.branches() if isinstance(method, Branched) and method.statistics(name) is not None]
     if not able:
         raise LcaError(

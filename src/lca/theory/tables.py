@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lca.evaluation.accuracy import mean_and_deviation
 from lca.report.tables import markdown_table
+from lca.runs.measured import Seeds, common
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 LEGEND = """\
@@ -20,30 +22,67 @@ Monte-Carlo (estimate) and from above in closed form (TV <= takes the better one
 2). At 1: classes whose bound says nothing. Theorem 2 as printed, then corrected: a factor 2 less, and on top of the
 better corrected bound. P_t, before the Gaussians and the test images: the loss that it bounds, measured.
 """
+SEEDS = "Mean ± standard deviation over seeds; none where it rounds to nothing.\n"
 
 
-def show(facts: Mapping[str, Any], branches: Sequence[str], losses: Sequence[str], markdown: bool) -> str:
-    """The tables of a file that `lca theory` wrote."""
-    table: Table = markdown_table if markdown else plain_table
+def show(groups: Sequence[Seeds], branch: str | None, losses: Sequence[str], markdown: bool) -> str:
+    """The tables of what `lca theory` measured, of all classifiers or of one."""
+
+    def tables(seeds: Seeds, table: Table) -> dict[str, str]:
+        found = {}
+        for name, tasks in seeds.values("branches").items():
+            if branch not in (None, name):
+                continue
+            drifted = "drift" in tasks[0]
+            for loss in losses:
+                what = f"{name}, {loss} loss (at most {common(tasks[0]['losses'][loss]['maximum']):g})"
+                found[f"{what}: Theorem 1"] = _theorem_1(tasks, loss, table)
+                if drifted:
+                    found[f"{what}: Theorem 2"] = _theorem_2(tasks, loss, table)
+            if drifted:
+                title = (
+                    f"{name}: distance after task {common(tasks[-1]['task'])}, by the variance added in every direction"
+                )
+                found[title] = _ridges(tasks[-1], table)
+        return found
+
+    runs = [run for seeds in groups for run in seeds.runs]
+    legend = LEGEND + DRIFT_LEGEND * any(run["old_data"] for run in runs)
+    ways = dict.fromkeys((run["settings"]["samples"], run["settings"]["delta"]) for run in runs)
+    told = "".join(f"{samples} fresh samples of every class, delta {delta:g}.\n" for samples, delta in ways)
+    return titled_tables(groups, tables, told + legend, markdown)
+
+
+def titled_tables(
+    groups: Sequence[Seeds], tables: Callable[[Seeds, Table], Mapping[str, str]], legend: str, markdown: bool
+) -> str:
+    """Tables by their titles, of every group of runs; a run alone is not named."""
+    several = sum(len(seeds.runs) for seeds in groups) > 1
     blocks = []
+    for seeds in groups:
+        for title, content in tables(seeds, markdown_table if markdown else plain_table).items():
+            whole = f"{seeds.heading}: {title}" if several else title
+            blocks.append((f"**{whole}**\n\n" if markdown else f"{whole}\n") + content)
+    return "\n".join([*blocks, legend + SEEDS * several])
 
-    def add(title: str, content: str) -> None:
-        blocks.append((f"**{title}**\n\n" if markdown else f"{title}\n") + content)
 
-    for branch in branches:
-        tasks = facts["branches"][branch]
-        for loss in losses:
-            maximum = tasks[0]["losses"][loss]["maximum"]
-            add(f"{branch}, {loss} loss (at most {maximum:g}): Theorem 1", _theorem_1(tasks, loss, table))
-            if facts["old_data"]:
-                add(f"{branch}, {loss} loss (at most {maximum:g}): Theorem 2", _theorem_2(tasks, loss, table))
-        if facts["old_data"]:
-            title = f"{branch}: distance after task {tasks[-1]['task']}, by the variance added in every direction"
-            add(title, _ridges(tasks[-1], table))
-    settings = facts["settings"]
-    told = f"{settings['samples']} fresh samples of every class, delta {settings['delta']:g}.\n"
-    blocks.append(told + LEGEND + DRIFT_LEGEND * facts["old_data"])
-    return "\n".join(blocks)
+def number(values: Sequence[float | None], digits: int = 3) -> str:
+    """The mean over seeds, with the standard deviation if so many digits show one."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return "-"
+    mean, deviation = mean_and_deviation(known)
+    spread = f"{deviation or 0:.{digits}f}"
+    return f"{mean:z.{digits}f}" + (f" ± {spread}" if float(spread) else "")
+
+
+def shown_only(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what no table shows: the distances with added variance after all tasks but the last."""
+    branches = {
+        name: [*({**each, "drift": each["drift"][:1]} if "drift" in each else each for each in tasks[:-1]), tasks[-1]]
+        for name, tasks in run["branches"].items()
+    }
+    return {**run, "branches": branches}
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -58,12 +97,12 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _theorem_1(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> str:
     rows = [
         [
-            *(str(each[key]) for key in ("task", "classes", "samples_per_class")),
-            _number(each["alignment_loss"]),
-            f"{100 * each['inside_own_cell']:.1f} %",
-            *(_number(each["losses"][loss][key]) for key in ("drawn", "robustness", "uncertainty")),
+            *(str(common(each[key])) for key in ("task", "classes", "samples_per_class")),
+            number(each["alignment_loss"]),
+            number([100 * share for share in each["inside_own_cell"]], 1) + " %",
+            *(number(each["losses"][loss][key]) for key in ("drawn", "robustness", "uncertainty")),
             *(_bound(each["losses"][loss], key) for key in ("theorem_1", "within_cells", "without_cells")),
-            *(_number(each["losses"][loss][key]) for key in ("gaussians", "test_images")),
+            *(number(each["losses"][loss][key]) for key in ("gaussians", "test_images")),
         ]
         for each in tasks
     ]
@@ -75,11 +114,11 @@ def _theorem_1(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> s
 def _theorem_2(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> str:
     rows = [
         [
-            str(each["task"]),
-            f"{each['drift'][0]['ridge']:g}",
-            *_distance(each["drift"][0], each["classes"]),
+            str(common(each["task"])),
+            f"{common(each['drift'][0]['ridge']):g}",
+            *_distance(each["drift"][0], common(each["classes"])),
             *(_bound(each["losses"][loss], key) for key in ("theorem_2", "theorem_2_corrected")),
-            *(_number(each["losses"][loss][key]) for key in ("true_gaussians", "gaussians", "test_images")),
+            *(number(each["losses"][loss][key]) for key in ("true_gaussians", "gaussians", "test_images")),
         ]
         for each in tasks
     ]
@@ -87,7 +126,7 @@ def _theorem_2(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> s
 
 
 def _ridges(task: Mapping[str, Any], table: Table) -> str:
-    rows = [[f"{line['added']:g}", *_distance(line, task["classes"])] for line in task["drift"]]
+    rows = [[f"{common(line['added']):g}", *_distance(line, common(task["classes"]))] for line in task["drift"]]
     return table(["added", *DISTANCE], rows)
 
 
@@ -95,14 +134,18 @@ DISTANCE = ["TV >=", "estimate", "Hellinger", "Pinsker", "TV <=", "at 1"]
 
 
 def _distance(line: Mapping[str, Any], classes: int) -> list[str]:
-    values = [_number(line[key]) for key in ("at_least", "estimate", "hellinger", "pinsker")]
-    values.append(_number(line["at_most"]) + " vacuous" * line["vacuous"])
-    return [*values, f"{line['classes_at_1']} of {classes}"]
+    values = [number(line[key]) for key in ("at_least", "estimate", "hellinger", "pinsker")]
+    values.append(number(line["at_most"]) + _vacuous(line["vacuous"]))
+    counts = line["classes_at_1"]
+    return [*values, f"{number(counts, 1 if len({*counts}) > 1 else 0)} of {classes}"]
 
 
 def _bound(sides: Mapping[str, Any], key: str) -> str:
-    return _number(sides[key]) + " vacuous" * (key in sides["vacuous"])
+    return number(sides[key]) + _vacuous([key in names for names in sides["vacuous"]])
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _vacuous(seeds: Sequence[bool]) -> str:
+    """In how many seeds, where not in all or none."""
+    if not any(seeds):
+        return ""
+    return " vacuous" if all(seeds) else f" vacuous in {sum(seeds)} of {len(seeds)}"

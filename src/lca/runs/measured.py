@@ -1,0 +1,137 @@
+"""What verbs measured of finished runs: read again from files, packs and sweeps, and put together over seeds."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lca.config import differences
+from lca.errors import LcaError
+from lca.files import FORMAT, read_json, write_atomic
+from lca.progress import Progress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The runs of one recipe, which differ in their seed only."""
+
+    title: str
+    """The data set; with the name of the recipe where another has the same data set."""
+    runs: Sequence[Mapping[str, Any]]
+
+    def values(self, key: str) -> Any:
+        """What is under this key, with a tuple in place of every value: that of each seed."""
+        return _together([run[key] for run in self.runs], key)
+
+    @property
+    def heading(self) -> str:
+        seeds = [run["recipe"]["seed"] for run in self.runs]
+        return f"{self.title}, " + (f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a verb measures of a run whose models were kept."""
+
+    verb: str
+    file: str
+    """Where it is written to, in the run folder."""
+    keys: tuple[str, ...]
+    """They tell such files from others."""
+    alike: tuple[str, ...] = ()
+    """What seeds must have in common besides their recipe."""
+
+    def read(self, path: Path, progress: Progress) -> list[dict[str, Any]]:
+        """The runs of such a file, of a pack of them, or of those cells of a sweep that have one."""
+        if path.is_file():
+            content = read_json(path)
+            runs = content["runs"] if isinstance(content, dict) and "runs" in content else [content]
+            for run in runs or [None]:
+                self._check(run, path)
+            return list(runs)
+        cells = list(path.glob("cells/*"))
+        files = [cell / self.file for cell in cells if (cell / self.file).exists()]
+        if not files:
+            raise LcaError(f"no cell of {path} has a {self.file}; `lca {self.verb} {path}/cells/*` measures them")
+        if missing := len(cells) - len(files):
+            progress.warning(f"{missing} of {len(cells)} cells of {path} have no {self.file}: they are left out")
+        return sorted((run for file in files for run in self.read(file, progress)), key=_place)
+
+    def by_recipe(self, runs: Sequence[Mapping[str, Any]]) -> list[Seeds]:
+        """Put the seeds of every recipe together."""
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for run in runs:
+            groups.setdefault(json.dumps(self._kind(run), sort_keys=True), []).append(run)
+        named = Counter(_data_set(own[0]) for own in groups.values())
+        found: dict[str, Seeds] = {}
+        for own in groups.values():
+            title = _data_set(own[0])
+            title += f", {own[0]['recipe']['name']}" if named[title] > 1 else ""
+            if title in found:
+                changed = differences(self._kind(found[title].runs[0]), self._kind(own[0]))
+                raise LcaError(f"the runs of {title} are no seeds of one recipe:\n  " + "\n  ".join(changed))
+            found[title] = Seeds(title, sorted(own, key=_place))
+            (seed, times), *_ = Counter(run["recipe"]["seed"] for run in own).most_common(1)
+            if times > 1:
+                raise LcaError(f"{title} with seed {seed} came {times} times; give every run once")
+        return list(found.values())
+
+    def _kind(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        return {"recipe": {**run["recipe"], "seed": None}, **{key: run[key] for key in self.alike}}
+
+    def _check(self, run: Any, path: Path) -> None:
+        if not isinstance(run, dict) or any(key not in run for key in ("recipe", *self.keys)):
+            raise LcaError(f"{path} is no file that `lca {self.verb} RUN` wrote")
+        if run.get("format") != FORMAT:
+            raise LcaError(f"{path} has format {run.get('format')}, this version reads {FORMAT}")
+
+
+def as_one(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Several runs as one value; a run alone stays as it is."""
+    return runs[0] if len(runs) == 1 else {"format": FORMAT, "runs": runs}
+
+
+def write_pack(path: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Write runs into one small file, a line each."""
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for run in runs)
+    write_atomic(path, f'{{"format": {FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
+
+
+def common(values: Sequence[T]) -> T:
+    """The one value that all seeds have."""
+    if any(value != values[0] for value in values):
+        raise LcaError(
+            f"the runs were not measured alike: {' and '.join(map(str, dict.fromkeys(values)))} at one place"
+        )
+    return values[0]
+
+
+def _together(values: Sequence[Any], where: str) -> Any:
+    """Mappings, and lists of them, of the same shape as one of this shape; all else is a value."""
+    if len({_shape(each) for each in values}) > 1:
+        raise LcaError(f"the runs were not measured alike: {where} of one has other parts than that of another")
+    if isinstance(values[0], dict):
+        return {key: _together([each[key] for each in values], f"{where}.{key}") for key in values[0]}
+    if _shape(values[0]) is None:
+        return tuple(values)
+    return [_together(each, where) for each in zip(*values, strict=True)]
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset(value)
+    return len(value) if isinstance(value, list) and any(isinstance(each, dict) for each in value) else None
+
+
+def _data_set(run: Mapping[str, Any]) -> str:
+    """Its name, without where it was read from."""
+    source: str = run["recipe"]["data"]["source"]
+    return source.rpartition(":")[2].rpartition("/")[2]
+
+
+def _place(run: Mapping[str, Any]) -> tuple[str, int]:
+    return run["recipe"]["data"]["source"], run["recipe"]["seed"]
