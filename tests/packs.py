@@ -41,8 +41,25 @@ def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im",
     }
 
 
+CORRUPTIONS, SEQUENCES = ("fog", "snow", "frost", "contrast"), ("tilt", "scale", "rotate")
+
+
+def damage(branch, accuracy, *, corruptions=CORRUPTIONS, sequences=SEQUENCES, **more):
+    """What `lca robustness` would write of a branch: clean as given, ten less at severity 1, thirty at 5, five less
+    along sequences, and a flip rate of a tenth of what is wrong."""
+    return {
+        "branch": branch,
+        "clean": accuracy,
+        "images": 10,
+        "generated": True,
+        "corrupted": {name: {"1": accuracy - 10, "5": accuracy - 30} for name in corruptions},
+        "perturbed": {name: {"accuracy": accuracy - 5, "flips": (100 - accuracy) / 10} for name in sequences},
+        **more,
+    }
+
+
 def packed(path, *cells):
-    """A pack of (label, results) pairs; returns its path."""
+    """A pack of (label, results) pairs, or of triples with what was measured on damaged images; returns its path."""
     entries = [
         {
             "key": f"{number:012d}",
@@ -52,7 +69,8 @@ def packed(path, *cells):
             "status": "finished",
             "results": results,
         }
-        for number, (label, results) in enumerate(cells)
+        | ({"robustness": damaged[0]} if damaged else {})
+        for number, (label, results, *damaged) in enumerate(cells)
     ]
     path.write_text(json.dumps({"format": FORMAT, "cells": entries}), encoding="utf-8")
     return path

@@ -54,8 +54,8 @@ def test_no_complaint_and_all_elements(page):
     assert "<title>A title</title>" in elements, "no name became a script"
     for name in ("data-1", "data-1-comparison", "data-1-details", "recipes", "data-1-1"):
         assert f'id="{name}"' in elements
-    curves, differences, each = 2, 1, 2  # of each classifier the heat map and the tasks
-    assert elements.count("<svg") == curves + differences + 2 * each
+    bars, curves, differences, each = 1, 2, 1, 2  # of each classifier the heat map and the tasks
+    assert elements.count("<svg") == bars + curves + differences + 2 * each
 
 
 def test_a_complaint_would_be_noticed(tmp_path):

@@ -131,3 +131,19 @@ def test_a_run_that_comes_twice_is_refused(tmp_path):
 def test_a_wrong_reference_names_the_nearest(pair):
     with pytest.raises(LcaError, match=r"no classifier 'bb'; .*b"):
         comparison.choose(pair, "bb")
+
+
+def test_intervals_of_shares_end_at_0_and_100():
+    assert student_interval([90.0, 99.0], 100.0)[1] == 100.0
+    assert student_interval([1.0, 9.0], 100.0)[0] == 0.0
+    rows = {1: [[10, 10], [10, 10, 10, 10]], 2: [[10, 10], [4, 4, 9, 9]]}
+    ((row,),) = classifiers(runs(a=rows)).values()
+    assert row.measured["last"].interval[1] == row.measured["AA"].interval[1] == 100.0
+    assert row.measured["forgets"].interval[0] < 0, "which may be below zero"
+
+
+def test_only_some_labels():
+    found = classifiers(runs(a={1: A[1]}, b={1: B[1]}), only=["b"])
+    assert [row.label for row in found["digits"]] == ["b"]
+    with pytest.raises(LcaError, match=r"no classifier 'bb'; .*b"):
+        classifiers(runs(a={1: A[1]}, b={1: B[1]}), only=["bb"])

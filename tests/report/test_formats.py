@@ -7,9 +7,9 @@ import pytest
 
 from lca.report.comparison import METRICS, classifiers
 from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
-from lca.report.reading import Run
+from lca.report.reading import Run, collect
 from lca.report.tables import OVERALL
-from packs import made
+from packs import damage, made, packed
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
 POOR = {1: [[9, 9], [5, 5, 7, 7]], 2: [[8, 8], [5, 5, 6, 6]]}
@@ -58,7 +58,11 @@ def cells(latex):
 
 
 def test_latex_is_a_booktabs_table_with_the_best_in_bold(found):
-    text = as_latex(found)
+    text, minus = as_latex(found).split("\n\n")
+    assert minus.startswith("% digits, minus good\n")
+    assert cells(minus)[0][1:4] == ["2", "-5.0", "-5.0"], (
+        "75 and 67.5 instead of 80 and 72.5: no spread, so no interval"
+    )
     assert re.findall(r"\\(begin|end)\{tabular\}", text) == ["begin", "end"]
     assert all(text.count(rule) == 1 for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
     bare = re.sub(r"\\[{}$&%#_]", "", text)
@@ -113,3 +117,60 @@ def test_several_data_sets_come_together_in_one_table():
     latex = as_latex(found).partition("% all data sets, AA\n")[2]
     assert r"Classifier & one & x\_y & Overall & rank \\" in latex
     assert cells(latex)[1] == ["b", r"\textit{60.0}", r"\textbf{90.0}", r"\textbf{75.0}", "1.5"]
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Two branches on damaged images with two seeds, and one that was measured on other images."""
+    rows = {"none": GOOD[1], "lca": GOOD[1], "best": GOOD[1]}
+    cells = [
+        ("IM", made(rows, seed=seed), [damage("none", low), damage("lca", high), damage("best", 99.0, images=11)])
+        for seed, low, high in ((1, 60.0, 70.0), (2, 64.0, 72.0))
+    ]
+    return classifiers(collect([packed(tmp_path / "p.json", *cells)]).runs)
+
+
+def test_damaged_images_in_markdown(damaged):
+    lines = as_markdown(damaged, "IM none").splitlines()
+    table = lines[lines.index("Damaged images:") + 2 :]
+    assert table[0] == "| classifier | seeds | clean | C | C at 5 | P | flips |"
+    # 62 ± 2.8, Student's t of two values being 12.7
+    assert table[2].startswith("| IM none | 1, 2 | 62.0 ± 2.8 (36.6 to 87.4) | 42.0 ± 2.8 (16.6 to 67.4) | 32.0 ± 2.8")
+    assert table[2].endswith("| 57.0 ± 2.8 (31.6 to 82.4) | 3.8 ± 0.3 (1.3 to 6.3) |")
+    minus = lines[lines.index("Damaged images, minus IM none, on the same seeds:") + 4 :]
+    assert minus[0] == "| IM lca | 2 | " + "+9.0 (-3.7 to +21.7) | " * 4 + "-0.9 (-2.2 to +0.4) |"
+    assert minus[1] == "| IM best | 0 | other damage | - | - | - | - |"
+
+
+def test_damaged_images_in_latex(damaged):
+    names = re.findall("^% (.*)", as_latex(damaged, "IM none"), re.MULTILINE)
+    assert names == [
+        f"digits{end}" for end in ("", ", minus IM none", ", damaged images", ", damaged images, minus IM none")
+    ]
+    tables = as_latex(damaged, "IM none").split("\n\n")
+    assert cells(tables[2])[1][:3] == ["IM lca", "1, 2", r"71.0 $\pm$ 1.4"], "not marked: one was asked otherwise"
+    assert cells(tables[3])[0][:3] == ["IM lca", "2", "+9.0 (-3.7 to +21.7)"]
+
+
+def test_damaged_images_in_csv(damaged):
+    read = list(csv.DictReader(as_csv(damaged).splitlines()))
+    (line,) = [each for each in read if (each["branch"], each["seed"]) == ("lca", "2")]
+    found = [float(line[name]) for name in ("clean", "accuracy_c", "at_severity_5", "accuracy_p", "flip_rate")]
+    assert found == pytest.approx([72.0, 52.0, 42.0, 67.0, 2.8])
+
+
+def test_the_best_on_damaged_images_is_marked_where_all_are_asked_alike(damaged):
+    rows = {source: [row for row in rows if row.branch != "best"] for source, rows in damaged.items()}
+    table = as_latex(rows).split("\n\n")[2]
+    assert cells(table)[1][2] == r"\textbf{71.0 $\pm$ 1.4}"
+    assert cells(table)[1][6] == r"\textbf{2.9 $\pm$ 0.1}", "fewer flips are better"
+
+
+def test_why_there_is_no_difference():
+    other = made({"default": POOR[1]}, seed=1, data={**made({"default": POOR[1]})["data"], "sha256": "e" * 64})
+    runs = [Run("good", made({"default": GOOD[1]}, seed=1)), Run("elsewhere", other)]
+    runs += [Run("later", made({"default": GOOD[1]}, seed=2))]
+    lines = as_markdown(classifiers(runs), "good").splitlines()
+    assert "| elsewhere | 0 | other test images | - | - | - |" in lines
+    assert "| later | 0 | no seed in common | - | - | - |" in lines
+    assert "mean over the 0 seeds that all have" in lines[-1]

@@ -24,7 +24,7 @@ from lca.report.page import Report, drift, pooled
 from lca.report.reading import Run, collect
 from lca.runs.experiment import run
 from lca.runs.sweep import expand, sweep
-from packs import made, packed
+from packs import CORRUPTIONS, SEQUENCES, damage, made, packed
 
 RESULTS = Path(__file__).parent.parent.parent / "results"
 VOID = {"meta", "link", "img", "br", "path", "use", "rect", "stop", "hr"}
@@ -137,7 +137,12 @@ def test_a_sweep_with_its_folders(seeds):
     assert "seeds 5, 6" in texts
     assert "AUROC" in texts
     names = set(report.figures)
-    assert {"data-1-curves", "data-1-differences", "data-1-1-matrix", "data-1-1-tasks", "data-1-1-reliability"} <= names
+    best = comparison.choose(comparison.classifiers(collect([seeds]).runs)["digits"], None).branch
+    assert {f"digits-{what}" for what in ("bars", "curves", "running-means", f"minus-im-{best}")} <= names
+    assert {f"digits-im-{branch}-{what}" for branch in ("none", "best") for what in ("matrix", "tasks")} <= names
+    assert (
+        report.figures[f"digits-minus-im-{best}"].get_suptitle() == f"Average accuracy minus that of im {best}, digits"
+    )
     assert any(name.endswith("-drift") for name in names)
     assert page.tags.count("svg") == len(names)
 
@@ -227,7 +232,7 @@ def test_packs_from_before_calibration_was_stored(name):
         assert {
             label if branch == "default" else f"{label} {branch}".strip() for branch in results["branches"]
         } <= shown
-    assert not any("reliability" in name or "drift" in name for name in report.figures)
+    assert not any(name.endswith(("-reliability", "-drift")) for name in report.figures)
 
 
 def test_what_is_not_finished_is_named(tmp_path):
@@ -258,37 +263,113 @@ def test_curves_of_seeds_and_their_running_means(tmp_path):
     _, report = page_of(packed(tmp_path / "p.json", *cells))
 
     def drawn(name):
-        (axes,) = report.figures[f"data-1-{name}"].axes
+        (axes,) = report.figures[f"digits-{name}"].axes
         (band,) = axes.collections
         low, high = (getattr(band.get_datalim(axes.transData), end) for end in ("y0", "y1"))
         return [*axes.lines[0].get_ydata()], pytest.approx((low, high)), axes.get_ylabel()
 
     deviation = 20 * 2**0.5
     assert drawn("curves") == ([60.0, 40.0], (40 - deviation, 60 + deviation), "accuracy (%)")
-    assert drawn("running") == ([60.0, 50.0], (50 - deviation, 60 + deviation), "mean accuracy so far (%)")
+    assert drawn("running-means") == ([60.0, 50.0], (50 - deviation, 60 + deviation), "mean accuracy so far (%)")
 
 
 def test_two_classifiers_on_damaged_images(seeds, tmp_path):
     (folder,) = (seeds / "cells").glob("im-5-*")
     folder = shutil.copytree(folder, tmp_path / "run")
-    for branch, factor in (("none", 0.5), ("best", 1.0)):
-        corrupted = {name: {"5": 80.0 * factor} for name in ("fog", "snow", "frost")}
-        scores = {"clean": 90.0, "images": 10, "generated": True, "branch": branch}
-        perturbed = {name: {"accuracy": 60.0, "flips": 1.0} for name in ("tilt", "scale", "rotate")}
-        scores |= {"corrupted": corrupted, "perturbed": perturbed}
-        (folder / f"robustness-{branch}.json").write_text(json.dumps(scores))
+    for branch, accuracy in (("none", 50.0), ("best", 90.0)):
+        (folder / f"robustness-{branch}.json").write_text(json.dumps(damage(branch, accuracy)))
     page, report = page_of(folder, reference="tiny none")
+    (radar,) = [name for name in report.figures if name.endswith("corruptions")]
+    assert radar == "digits-damaged-tiny-best-relative-to-tiny-none-corruptions", "the aligned one comes first"
+    assert report.figures[radar].get_suptitle().replace("\n", " ") == (
+        "tiny best relative to tiny none: accuracy by kind (%), corruptions, digits, seed 5"
+    )
     text = " ".join(page.texts)
-    better, worse = report.figures["data-1-relative-corruptions"].legends[0].texts
-    change = {"tiny best": "+100.0 %", "tiny none": "-50.0 %"}[better.get_text()]
-    assert (text.count(change), text.count("+0.0 %")) == (3, 3), "corruptions and sequences"
-    assert f"{better.get_text()} relative to {worse.get_text()}" in text
-    (axes,) = report.figures["data-1-damaged"].axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        *("clean", "corrupted", "at severity 5", "perturbed", "score"),
-    ]
-    heights = [40.0, 40.0, 50.0, 60.0, 60.0, 70.0, 80.0, 80.0, 90.0, 90.0]
-    assert sorted(bar.get_height() for bar in axes.patches) == heights
+    assert text.count("+133.3 %") == len(CORRUPTIONS), "70 instead of 30"
+    assert text.count("+88.9 %") == len(SEQUENCES), "85 instead of 45"
+    bars = {
+        axes.get_title(): sorted(bar.get_width() for bar in axes.patches)
+        for axes in report.figures["digits-damaged-bars"].axes
+        if axes.get_visible()
+    }
+    assert bars == {
+        "clean": [50.0, 90.0],
+        "corrupted": [30.0, 70.0],
+        "at severity 5": [20.0, 60.0],
+        "perturbed": [45.0, 85.0],
+        "score": [37.5, 77.5],
+    }
+    assert page.row("tiny none")[0], "and the table of damaged images"
+    assert ["tiny none", "5", "50.0", "30.0", "20.0", "45.0", "5.0"] in evened(page)
+    assert ["tiny best", "1", "+40.0", "+40.0", "+40.0", "+40.0", "-4.0"] in evened(page)
+
+
+def evened(page):
+    return [[" ".join(cell.split()) for cell in row] for row in page.rows]
+
+
+def robust_pack(path, **accuracies):
+    """Three methods with their alignments, each measured on damaged images with some seeds: `SLCA={1: 60, 2: 70}` has
+    60 for its first branch with seed 1, and one more for each further branch."""
+    rows = [[9, 9], [7, 7, 7, 7]]
+    branches = {"IM": ("none", "ca", "lca"), "SLCA": ("slca", "none", "lca"), "MOS": ("mos", "none", "lca")}
+    return packed(
+        path,
+        *(
+            (
+                label,
+                made(dict.fromkeys(branches[label], rows), seed=seed, method=label.lower()),
+                [damage(branch, accuracy + more) for more, branch in enumerate(branches[label])],
+            )
+            for label, seeds in accuracies.items()
+            for seed, accuracy in seeds.items()
+        ),
+    )
+
+
+def test_radars_of_every_label_with_and_without_lca(tmp_path):
+    pack = robust_pack(tmp_path / "p.json", IM={1: 60, 2: 62}, SLCA={1: 70, 3: 70}, MOS={1: 50, 2: 60})
+    _, report = page_of(pack, reference="SLCA slca", detail=0)
+    found = [name for name in report.figures if name.endswith("-corruptions")]
+    assert found == [
+        f"digits-damaged-{pair}-corruptions"
+        for pair in (
+            "IM-lca-relative-to-IM-none",
+            "SLCA-lca-relative-to-SLCA-slca",
+            "SLCA-lca-relative-to-SLCA-none",
+            "MOS-lca-relative-to-MOS-mos",
+            "MOS-lca-relative-to-MOS-none",
+            "IM-none-relative-to-SLCA-slca",
+        )
+    ], "and the best of the others beside the reference; all have the same average accuracy"
+    assert report.figures[found[0]].get_suptitle().endswith("seeds 1, 2")
+    assert report.figures[found[1]].get_suptitle().endswith("seeds 1, 3")
+    assert report.figures[found[-1]].get_suptitle().endswith("seed 1"), "which both have"
+
+
+def test_bars_of_damaged_images_rest_on_the_seeds_that_all_have(tmp_path):
+    pack = robust_pack(tmp_path / "p.json", IM={1: 60, 2: 62, 4: 10}, SLCA={1: 70, 2: 70, 3: 20}, MOS={1: 50, 2: 60})
+    page, report = page_of(pack, detail=0, reference="IM none")
+    figure = report.figures["digits-damaged-bars"]
+    assert figure.get_suptitle() == "Accuracy on damaged images, digits, seeds 1, 2"
+    axes = figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [61, 62, 63, 70, 71, 72, 55, 56, 57]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["IM", "SLCA", "MOS"]
+    spread = axes.containers[1].lines[2][0].get_segments()[0]
+    assert spread[:, 0] == pytest.approx([61 - 2**0.5, 61 + 2**0.5]), "of 60 and 62"
+    colours = {text.get_text(): patch.get_facecolor() for text, patch in legend(figure)}
+    assert list(colours) == ["none", "ca", "lca", "its own"]
+    assert len(set(colours.values())) == 4
+    assert "mean over seeds 1, 2, which all have" in " ".join(page.texts)
+    (own,) = [row for row in evened(page) if row[:2] == ["IM none", "1, 2, 4"]]
+    assert own[2].startswith("44.0 ± 29.5"), "the table has all its seeds"
+    (minus,) = [row for row in evened(page) if row[0] == "SLCA slca" and len(row) == 7 and row[1] == "2"]
+    assert minus[2] == "+9.0-3.7 to +21.7", "+10 and +8 against IM none: 9 ± 12.7"
+    assert "none is called the best" in " ".join(page.texts)
+
+
+def legend(figure):
+    return list(zip(figure.legends[0].get_texts(), figure.legends[0].get_patches(), strict=True))
 
 
 def test_several_data_sets_have_an_overall_table(tmp_path):
@@ -299,12 +380,8 @@ def test_several_data_sets_have_an_overall_table(tmp_path):
     page, report = page_of(packed(tmp_path / "p.json", *cells))
     assert page.row("b") == ["b", "60.0", "90.0", "75.0", "1.5"]
     assert page.row("a") == ["a", "80.0", "50.0", "65.0", "1.5"]
-    (axes,) = report.figures["overall-bars"].axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["one", "two", "Overall"]
-    assert [bar.get_height() for bar in axes.patches] == [80.0, 50.0, 65.0, 60.0, 90.0, 75.0]
-    many = [row(f"classifier {n}", source, n) for n in range(9) for source in ("one", "two")]
-    _, report = page_of(packed(tmp_path / "many.json", *many))
-    assert "overall-bars" not in report.figures, "more than there are colours"
+    panels = {axes.get_title(): [bar.get_width() for bar in axes.patches] for axes in report.figures["all-bars"].axes}
+    assert panels == {"one": [80.0, 60.0], "two": [50.0, 90.0], "Overall": [65.0, 75.0]}
 
 
 def test_reliability_of_several_runs_together():

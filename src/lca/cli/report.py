@@ -30,6 +30,10 @@ def report_command(
     images: Annotated[
         bool, typer.Option("--images", help="Show confused images: reads the data source of the recipe.")
     ] = False,
+    only: Annotated[
+        list[str],
+        typer.Option("--only", metavar="NAME", help="Only this classifier or label; may be repeated."),
+    ] = [],  # noqa: B006  # typer copies it
     reference: Annotated[
         str | None,
         typer.Option("--reference", metavar="NAME", help="Compare with this classifier.", show_default="the best"),
@@ -54,6 +58,8 @@ def report_command(
       lca report runs/best runs/paper --reference paper --out best-or-paper.html
 
       lca report results/compare-mini.json --latex > table.tex
+
+      lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
     from lca.files import write_atomic
     from lca.progress import choose_progress
@@ -68,11 +74,11 @@ def report_command(
         raise LcaError("--images and --figures belong to the page, not to a table")
     found = collect(paths)
     if markdown or latex or csv:
-        rows = comparison.classifiers(found.runs, draws)
+        rows = comparison.classifiers(found.runs, draws, only)
         text = (
             formats.as_markdown(rows, reference)
             if markdown
-            else formats.as_latex(rows)
+            else formats.as_latex(rows, reference)
             if latex
             else formats.as_csv(rows)
         )
@@ -86,7 +92,8 @@ def report_command(
         draws,
         reference,
         detail,
-        choose_progress(quiet) if images else None,
+        only=only,
+        images=choose_progress(quiet) if images else None,
     )
     out = out or Path("report.html")
     write_atomic(out, report.page(found).encode())

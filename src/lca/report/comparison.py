@@ -1,10 +1,11 @@
 """Classifiers side by side: means over seeds with intervals, paired differences, ranks."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from lca.errors import LcaError, nearest
 from lca.evaluation.accuracy import AccuracyRecord, mean_and_deviation
@@ -23,7 +24,17 @@ METRICS = {
     "forgets": "forgetting",
 }
 """Columns, and the names in `AccuracyRecord.summary`."""
-LOWER_IS_BETTER = ("forgets",)
+DAMAGE = {
+    "clean": "clean",
+    "C": "accuracy_c",
+    "C at 5": "at_severity_5",
+    "P": "accuracy_p",
+    "flips": "flip_rate",
+}
+"""Columns of damaged images, and the names in the file that `lca robustness` writes."""
+LOWER_IS_BETTER = ("forgets", "flips")
+SIGNED = ("forgets",)
+"""Not a share, which lies between 0 and 100."""
 
 BOOTSTRAP = "bootstrap over seeds and test images"
 IMAGES = "bootstrap over test images"
@@ -50,7 +61,7 @@ class Measured:
         return mean_and_deviation([*self.values])[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classifier:
     """One row of a table with the runs it is made of."""
 
@@ -84,11 +95,21 @@ class Classifier:
 
     @cached_property
     def robustness(self) -> dict[int, RobustnessScores]:
-        """On damaged images, by seed; of the runs that were measured on them."""
-        return {run.seed: run.robustness[self.branch] for run in self.runs if self.branch in run.robustness}
+        """On damaged images, by seed; of the runs that were measured on them, and where these differ in the damage, of
+        those most of which are alike."""
+        found = {run.seed: run.robustness[self.branch] for run in self.runs if self.branch in run.robustness}
+        return {seed: found[seed] for seed in _most_alike({seed: damage_of(each) for seed, each in found.items()})}
+
+    @property
+    def own(self) -> bool:
+        """Whether it is as its method is published: with its own alignment, or with none to choose."""
+        return self.branch in ("default", self.runs[0].results["recipe"]["method"]["name"])
 
     def values(self, column: str) -> dict[int, float]:
         """A metric by seed; empty where it is not defined."""
+        if column in DAMAGE:
+            found = {seed: getattr(each, DAMAGE[column]) for seed, each in self.robustness.items()}
+            return {seed: value for seed, value in found.items() if value is not None}
         name = METRICS[column]
         summaries = [record.summary() for record in self.records]
         return {run.seed: each[name] for run, each in zip(self.runs, summaries, strict=True) if name in each}
@@ -103,6 +124,16 @@ class Classifier:
         return found
 
     @cached_property
+    def damaged(self) -> dict[str, Measured]:
+        """Every column of damaged images that was measured."""
+        found = {column: [*self.values(column).values()] for column in DAMAGE}
+        return {
+            column: Measured(values, student_interval(values, whole=100.0), STUDENT)
+            for column, values in found.items()
+            if values
+        }
+
+    @cached_property
     def _bootstrap(self) -> Intervals:
         shared = all(same_test_images(self.runs[0].results, run.results) for run in self.runs)
         return seed_intervals([each.outcomes() for each in self.answers], shared, self.draws)
@@ -111,7 +142,7 @@ class Classifier:
         if self.answers:
             return self._bootstrap[METRICS[column]], BOOTSTRAP if len(values) > 1 else IMAGES
         if len(values) > 1:
-            return student_interval(values), STUDENT
+            return student_interval(values, None if column in SIGNED else 100.0), STUDENT
         if column == "last":
             (record,) = self.records
             return wilson_interval(sum(record.correct[-1]), sum(record.total)), WILSON
@@ -132,12 +163,18 @@ class Difference:
         return ends is not None and (ends[0] > 0 or ends[1] < 0)
 
 
-def classifiers(runs: Sequence[Run], draws: int = DRAWS) -> dict[str, list[Classifier]]:
-    """All classifiers of every data set, in the order they came."""
+def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = ()) -> dict[str, list[Classifier]]:
+    """All classifiers of every data set, in the order they came; `only` those of some labels, if any are given."""
     check_seeds(runs)
+    rows = rows_of([(run.label, run.results) for run in runs])
+    names = list(dict.fromkeys(name for row in rows for name in (row.group, row.label)))
+    for name in only:
+        if name not in names:
+            raise LcaError(f"there is no classifier {name!r}; {nearest(name, names)}")
     found: dict[str, list[Classifier]] = defaultdict(list)
-    for row in rows_of([(run.label, run.results) for run in runs]):
-        found[row.source].append(Classifier(row, [runs[place] for place in row.places], draws))
+    for row in rows:
+        if not only or row.group in only or row.label in only:
+            found[row.source].append(Classifier(row, [runs[place] for place in row.places], draws))
     return dict(found)
 
 
@@ -161,25 +198,93 @@ def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
     return found[0]
 
 
-def differences(one: Classifier, two: Classifier) -> dict[str, Difference]:
-    """One minus two by column, on the same seeds, class orders and test images; empty where they share none.
+def choose_measured(rows: Sequence[Classifier], reference: Classifier) -> Classifier:
+    """The reference, if it is one of these; or else the best."""
+    return reference if reference in rows else choose(rows, None)
+
+
+def robust_pairs(rows: Sequence[Classifier], reference: Classifier) -> list[tuple[Classifier, Classifier]]:
+    """Whom to compare on damaged images: of every label LCA (or, without it, the best) with none and with the method's
+    own alignment; and the best of all with the reference."""
+    labels: dict[str, list[Classifier]] = defaultdict(list)
+    for row in rows:
+        labels[row.row.group].append(row)
+    pairs = []
+    for branches in labels.values():
+        plain = [row for row in branches if row.branch == "none" or row.own]
+        aligned = best_first(row for row in branches if row not in plain)
+        if aligned:
+            ours = next((row for row in aligned if row.branch == "lca"), aligned[0])
+            pairs += [(ours, theirs) for theirs in plain]
+    others = best_first(row for row in rivals(rows) if row is not reference)
+    pairs += [(other, reference) for other in others[:1]]
+    return [
+        pair
+        for number, pair in enumerate(pairs)
+        if same_damage(*pair) and not why_none(*pair, damaged=True) and set(pair) not in map(set, pairs[:number])
+    ]
+
+
+def differences(one: Classifier, two: Classifier, columns: Iterable[str] = METRICS) -> dict[str, Difference]:
+    """One minus two by column, on the same seeds, class orders, test images and damage; empty where they share none.
 
     From several seeds the interval is Student's, of the mean of the differences. From one seed it is a bootstrap of
     the test images, the same for both, where the predictions are at hand.
     """
     others = {run.seed: run for run in two.runs}
-    shared = [run for run in one.runs if run.seed in others and _alike(run, others[run.seed])]
+    shared = [run for run in one.runs if run.seed in others and not _unlike(run, others[run.seed])]
     images = _by_images(one, two, shared[0], others[shared[0].seed]) if len(shared) == 1 else {}
     found = {}
-    for column, name in METRICS.items():
+    for column in columns:
+        if column in DAMAGE and not same_damage(one, two):
+            continue
         firsts, seconds = one.values(column), two.values(column)
-        values = [firsts[run.seed] - seconds[run.seed] for run in shared if run.seed in firsts]
+        values = [firsts[run.seed] - seconds[run.seed] for run in shared if run.seed in firsts and run.seed in seconds]
         if len(values) > 1:
             found[column] = Difference(one.label, Measured(values, student_interval(values), STUDENT))
         elif values:
-            interval = images.get(name)
+            interval = images.get(METRICS.get(column, ""))
             found[column] = Difference(one.label, Measured(values, interval, IMAGES if interval else ""))
     return found
+
+
+def why_none(one: Classifier, two: Classifier, *, damaged: bool = False) -> str:
+    """What keeps two classifiers from being compared, in words; empty if nothing does."""
+    firsts, seconds = (
+        {run.seed: run for run in each.runs if not damaged or run.seed in each.robustness} for each in (one, two)
+    )
+    reasons = [_unlike(run, seconds[seed]) for seed, run in firsts.items() if seed in seconds]
+    if not reasons:
+        return "no seed in common"
+    if all(reasons):
+        return reasons[0]
+    return "other damage" if damaged and not same_damage(one, two) else ""
+
+
+def damage_of(scores: RobustnessScores) -> tuple[Any, ...]:
+    """What damaged images a classifier was asked about."""
+    return scores.images, scores.generated, frozenset(scores.asked())
+
+
+def same_damage(one: Classifier, two: Classifier) -> bool:
+    """Whether both were asked about the same damage."""
+    kinds = [{damage_of(scores) for scores in each.robustness.values()} for each in (one, two)]
+    return bool(kinds[0]) and kinds[0] == kinds[1]
+
+
+def measured_alike(rows: Sequence[Classifier]) -> tuple[list[Classifier], list[int]]:
+    """The classifiers that were asked about the same damaged images, most of them where they differ; and the seeds that
+    all of these have."""
+    found = {place: damage_of(next(iter(row.robustness.values()))) for place, row in enumerate(rows) if row.robustness}
+    alike = [rows[place] for place in _most_alike(found)]
+    seeds = set.intersection(*(set(row.robustness) for row in alike)) if alike else set()
+    return alike, sorted(seeds)
+
+
+def _most_alike(kinds: Mapping[int, Hashable]) -> list[int]:
+    """The keys of the most frequent value."""
+    ((most, _),) = Counter(kinds.values()).most_common(1) or [(None, 0)]
+    return [key for key, kind in kinds.items() if kind == most]
 
 
 def _by_images(one: Classifier, two: Classifier, first: Run, second: Run) -> Intervals:
@@ -189,15 +294,17 @@ def _by_images(one: Classifier, two: Classifier, first: Run, second: Run) -> Int
     return {name: interval for name, (_, interval) in paired_differences(mine, theirs, one.draws).items()}
 
 
-def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean of a few normal values; None where they do not vary."""
+def student_interval(values: Sequence[float], whole: float | None = None) -> tuple[float, float] | None:
+    """95 % interval of the mean of a few normal values; None where they do not vary. Of shares it ends at 0 and at the
+    whole."""
     from scipy import stats
 
     mean, deviation = mean_and_deviation([*values])
     if not deviation:
         return None
     half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (low, high) if whole is None else (max(low, 0.0), min(high, whole))
 
 
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -219,8 +326,16 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
     """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
-    means = {each.label: each.measured[column].mean for each in rivals(rows) if column in each.measured}
+    found = {each.label: (each.damaged if column in DAMAGE else each.measured).get(column) for each in rivals(rows)}
+    means = {label: each.mean for label, each in found.items() if each is not None}
     return best_two(means, column in LOWER_IS_BETTER)
+
+
+def damage_places(rows: Sequence[Classifier]) -> dict[str, dict[str, int]]:
+    """The best and the second by column of damaged images; none where not all were measured on the same seeds and
+    damage."""
+    alike = all(same_damage(rows[0], row) and {*row.robustness} == {*rows[0].robustness} for row in rows)
+    return {column: places(rows, column) if alike else {} for column in DAMAGE}
 
 
 def best_two(means: Mapping[str, float], lower: bool = False) -> dict[str, int]:
@@ -266,8 +381,9 @@ def overall(found: Mapping[str, Sequence[Classifier]]) -> Overall | None:
     return Overall([*found], common, mean_ranks(blocks), len(blocks))
 
 
-def _alike(one: Run, two: Run) -> bool:
+def _unlike(one: Run, two: Run) -> str:
+    """In what two runs differ so that they cannot be compared; empty if in nothing."""
+    if not same_test_images(one.results, two.results):
+        return "other test images"
     tasks = ("class_order", "task_sizes")
-    return same_test_images(one.results, two.results) and all(
-        one.results["data"][key] == two.results["data"][key] for key in tasks
-    )
+    return "" if all(one.results["data"][key] == two.results["data"][key] for key in tasks) else "other tasks"

@@ -4,7 +4,8 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito (2008)."""
 MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
+HATCHES = ("", "////", "....", "xxxx")
 CROWDED = 10
 """Curves from which on the legend stands beside the plot."""
 PALE = PALETTE[-1]
@@ -30,6 +32,20 @@ def save(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _render(figure, path, dpi=150)
+
+
+def titled(figure: "Figure", title: str) -> "Figure":
+    """The same figure to stand alone: with a title, and as much higher."""
+    lines = textwrap.wrap(title, int(12 * figure.get_figwidth()))
+    figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
+    figure.suptitle("\n".join(lines), fontsize=10)
+    return figure
+
+
+def file_name(*parts: str) -> str:
+    """Words as the name of a file, without what file systems and pages give a meaning."""
+    words = ("".join(letter if letter.isalnum() else "-" for letter in part)[:48] for part in parts)
+    return re.sub("-+", "-", "-".join(words)).strip("-")
 
 
 def inline_svg(figure: "Figure", name: str) -> str:
@@ -84,10 +100,8 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.set_title(title)
     _over_tasks(axes, "accuracy on all classes seen so far (%)")
     axes.set_ylim(0, 102)
-    legend = axes.legend(frameon=False, fontsize=9)
-    if crowded:
-        legend.set_loc("center left")
-        legend.set_bbox_to_anchor((1.01, 0.5))
+    beside = {"loc": "outside center right"} if crowded else {"loc": "outside lower center", "ncols": 2}
+    figure.legend(frameon=False, fontsize=9, **beside)
     save(figure, path)
 
 
@@ -288,7 +302,8 @@ def radar(
     lines = {name: [values[kind] for kind in kinds] for name, values in models.items()}
     for number, (name, line) in enumerate(lines.items()):
         colour = PALETTE[number % len(PALETTE)]
-        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, color=colour, marker=MARKERS[number % 8])
+        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], MARKERS[number % 8] + "-", color=colour, markersize=4)
+        axes.lines[-1].set_label(name)
         if not relative:
             axes.fill(angles, line, color=colour, alpha=0.08)
     axes.set_theta_zero_location("N")
@@ -323,26 +338,117 @@ def _highlight_difference(
     """Fill what lies between the two lines of a radar; names of axes have the colour of the better one."""
     there_and_back = [*angles, angles[0], angles[0], *reversed(angles)]
     axes.fill(there_and_back, [*ours, ours[0], theirs[0], *reversed(theirs)], color=PALE, alpha=0.4, linewidth=0)
-    axes.set_ylim(max(10 * math.floor(min(*ours, *theirs) / 10) - 10, 0), 100)
+    low, high = 10 * math.floor(min(*ours, *theirs) / 10), 10 * math.ceil(max(*ours, *theirs) / 10)
+    low = max(low - 10, 0)
+    axes.set_ylim(low, high)
+    axes.set_yticks(range(low, high + 1, 10 if high - low <= 40 else 20)[1:])  # few, so that their labels are apart
     for name, one, two in zip(axes.get_xticklabels(), ours, theirs, strict=True):
         name.set_color("black" if one == two else PALETTE[one < two])
 
 
-def grouped_bars(classifiers: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
-    """Numbers of several classifiers: a group of bars for everything they have a number of, in it a bar for each."""
-    groups = list(dict.fromkeys(group for values in classifiers.values() for group in values))
-    figure, axes = _new((max(SMALL[0], 0.8 * len(groups)), SMALL[1] + 0.17 * len(classifiers)))
-    width = 0.8 / len(classifiers)
-    for number, (name, values) in enumerate(classifiers.items()):
-        shown = [group for group in groups if group in values]
-        across = [groups.index(group) + (number - (len(classifiers) - 1) / 2) * width for group in shown]
-        bars = axes.bar(across, [values[group] for group in shown], width, label=name, color=PALETTE[number % 8])
-        if len(classifiers) <= 3:
-            axes.bar_label(bars, fmt="%.1f", fontsize=7)
-    axes.set_xticks(range(len(groups)), [_short(group, 16) for group in groups], fontsize=8)
-    axes.set_ylim(0, 102)
-    axes.set_ylabel(y)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+Bars = Mapping[str, Mapping[str, tuple[float, float | None]]]
+"""Mean and deviation by label and kind."""
+
+
+def grouped_bars(panels: Mapping[str, Bars], x: str) -> "Figure":
+    """Bars that lie: in every panel a group for each label, in it a bar for each kind it has, in the kind's colour."""
+    from matplotlib.figure import Figure
+
+    first, *_ = panels.values()
+    kinds = list(dict.fromkeys(kind for bars in first.values() for kind in bars))
+    counts = [len(bars) for bars in first.values()]
+    starts = [sum(counts[:number]) + 0.8 * number for number in range(len(counts))]
+    columns = 3 if len(panels) == 3 else min(len(panels), 2)
+    lines = math.ceil(len(panels) / columns)
+    height = 0.5 + 0.15 * (sum(counts) + 0.8 * len(counts))
+    figure = Figure(figsize=(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(kinds)), layout="constrained")
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
+    for (title, bars), axes in zip(panels.items(), grid, strict=False):
+        top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values())
+        for start, own in zip(starts, bars.values(), strict=True):
+            for place, (kind, (mean, deviation)) in enumerate(own.items()):
+                axes.barh(start + place, mean, 0.92, label=kind, **_fill(kinds.index(kind)))
+                if deviation:
+                    axes.errorbar(mean, start + place, xerr=deviation, color=PALE, capsize=1.5, linewidth=1)
+                end = mean + (deviation or 0) + 0.02 * top
+                axes.text(end, start + place, f"{mean:.1f}", fontsize=7, va="center_baseline")
+        axes.set_title(title, fontsize=9)
+        axes.set_xlim(0, 1.25 * top)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(x, fontsize=8)
+    for axes in grid:
+        axes.set_visible(False)
+    axes = figure.axes[0]
+    middles = [start + (count - 1) / 2 for start, count in zip(starts, counts, strict=True)]
+    axes.set_yticks(middles, [_short(label, 26) for label in first])
+    axes.set_ylim(sum(counts) + 0.8 * len(counts) - 0.9, -0.9)
+    if len(kinds) > 1:
+        _legend(figure, kinds)
+    return figure
+
+
+def _legend(figure: "Figure", order: Iterable[str]) -> None:
+    """Below a figure, what its first axes show, every label once."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    shown = {_short(label): found[label] for label in order}
+    columns = 5 if sum(map(len, shown)) < 40 else 3
+    figure.legend(shown.values(), shown, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+
+
+def _fill(number: int) -> dict[str, Any]:
+    """How the bars of that number are told from the others."""
+    again, colour = divmod(number, len(PALETTE))
+    return {"color": PALETTE[colour], "hatch": HATCHES[again % len(HATCHES)], "edgecolor": "#ffffff", "linewidth": 0}
+
+
+Points = Mapping[float, tuple[float, float | None]]
+"""Mean and deviation by number."""
+
+
+def over_numbers(
+    panels: Mapping[str, tuple[Mapping[str, Points], Mapping[str, tuple[float, float | None]]]], name: str
+) -> "Figure":
+    """In every panel lines over a number, with deviations, and what does not depend on it as level lines.
+
+    The axis is logarithmic where the numbers span a decade or more; zero then stands apart at the left.
+    """
+    from matplotlib.figure import Figure
+
+    numbers = sorted({number for lines, _ in panels.values() for points in lines.values() for number in points})
+    positive = [number for number in numbers if number > 0]
+    logarithmic = numbers[0] >= 0 and positive[-1] >= 10 * positive[0]
+
+    def place(number: float) -> float:
+        if not logarithmic:
+            return number
+        return math.log10(number) if number else math.log10(positive[0]) - 0.12 * (1 + len(positive))
+
+    apart = 0.008 * (place(numbers[-1]) - place(numbers[0]))
+    figure = Figure(figsize=(1.15 * SMALL[0], 0.9 * SMALL[1] * len(panels)), layout="constrained")
+    for axes, (title, (lines, levels)) in zip(
+        figure.subplots(len(panels), squeeze=False).flat, panels.items(), strict=True
+    ):
+        for colour, (label, points) in enumerate(lines.items()):
+            look = {"color": PALETTE[colour % len(PALETTE)], "marker": MARKERS[colour % len(MARKERS)], "capsize": 2}
+            joined = [number for number in sorted(points) if number or not logarithmic]
+            for part, style in ((joined, "-"), ([0.0] if len(joined) < len(points) else [], "none")):
+                means, deviations = ([points[number][what] for number in part] for what in (0, 1))
+                spread = [each or 0.0 for each in deviations] if any(deviations) else None
+                shown = label if part is joined else None
+                across = [place(number) + apart * (colour - (len(lines) - 1) / 2) for number in part]
+                axes.errorbar(across, means, spread, linestyle=style, markersize=5, label=shown, **look)
+        for number, (label, (mean, deviation)) in enumerate(levels.items(), start=len(lines)):
+            look = {"color": PALETTE[number % len(PALETTE)], "linestyle": LINES[1 + number % 3]}
+            axes.axhline(mean, label=label, **look)
+            if deviation:
+                axes.axhspan(mean - deviation, mean + deviation, color=look["color"], alpha=0.1, linewidth=0)
+        axes.set_xticks([*map(place, numbers)], [f"{number:g}" for number in numbers], fontsize=8)
+        axes.set_xlabel(name)
+        axes.set_ylabel(title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+    _legend(figure, [label for each in next(iter(panels.values())) for label in each])
     return figure

@@ -3,11 +3,11 @@
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from lca.report import comparison
-from lca.report.comparison import METRICS, Classifier, Difference, Measured, Overall
-from lca.report.tables import LEGEND, OVERALL, bytes_of, markdown_table, markdown_text, seconds_by_phase, short_name
+from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured, Overall
+from lca.report.tables import LEGEND, OVERALL, bytes_of, markdown_table, markdown_text, seconds_by_phase, short_names
 
 Found = Mapping[str, Sequence[Classifier]]
 """Classifiers by data set."""
@@ -16,24 +16,47 @@ LATEX_MARKS = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}
 """A number by its place: neither the best nor the second, the best, the second."""
 
 
+DAMAGED = (
+    "C: accuracy on corrupted images, all severities; C at 5: the highest; P: on the frames of perturbation sequences; "
+    "flips: share of frames whose answer changes."
+)
+
+
 def as_markdown(found: Found, reference: str | None = None) -> str:
-    """The results with intervals, and the differences to the reference."""
-    texts = []
+    """The results with intervals, and the differences to the reference; the same on damaged images."""
+    texts, legend, ranked = [], LEGEND, set()
     for source, rows in found.items():
         texts += [f"**{markdown_text(source)}**\n", _markdown_results(rows)]
+        ranked.add(len(comparison.blocks_of(rows)))
         if len(rows) > 1:
             chosen = comparison.choose(rows, reference)
-            texts += [f"Minus {markdown_text(chosen.label)}, on the same seeds:\n", _markdown_differences(rows, chosen)]
-    legend = f"{LEGEND} In brackets the 95 % interval. rank: by AA, mean over seeds."
+            texts += [
+                f"Minus {markdown_text(chosen.label)}, on the same seeds:\n",
+                _markdown_minus(rows, chosen, [*METRICS]),
+            ]
+        if damaged := [row for row in rows if row.robustness]:
+            texts += ["Damaged images:\n", _markdown_damaged(damaged)]
+        if len(damaged) > 1:
+            chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
+            title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:\n"
+            texts += [title, _markdown_minus(damaged, chosen, [*DAMAGE])]
+    legend += f" In brackets the 95 % interval. rank: by AA, mean over the {_seeds(ranked)} that all have."
+    if any(row.robustness for rows in found.values() for row in rows):
+        legend += f" {DAMAGED}"
     if together := comparison.overall(found):
         lines = _overall_lines(together, MARKDOWN_MARKS, " ± ")
-        header = ["AA", *map(short_name, together.sources), "Overall", "rank"]
+        header = ["AA", *short_names(together.sources).values(), "Overall", "rank"]
         texts += [
             "**all data sets**\n",
             markdown_table(header, [[markdown_text(line[0]), *line[1:]] for line in lines]),
         ]
         legend += f" {OVERALL}"
     return "\n".join([*texts, f"{legend}\n"])
+
+
+def _seeds(counts: Collection[int]) -> str:
+    """How many there are, of every data set."""
+    return f"{' or '.join(map(str, sorted(counts)))} seed{'' if {*counts} == {1} else 's'}"
 
 
 def _overall_lines(together: Overall, marks: Mapping[int, str], between: str) -> list[list[str]]:
@@ -47,52 +70,98 @@ def _overall_lines(together: Overall, marks: Mapping[int, str], between: str) ->
     return lines
 
 
+def _marked(
+    row: Classifier,
+    places: Mapping[str, Mapping[str, int]],
+    marks: Mapping[int, str],
+    between: str,
+    *,
+    ends: bool = False,
+) -> list[str]:
+    """The numbers of a row in the columns of `places`, the best and the second marked, with intervals if so asked."""
+    measured = {**row.measured, **row.damaged}
+    return [
+        marks[own.get(row.label, 0)].format(_text(measured.get(column), between))
+        + (_ends(measured.get(column)) if ends else "")
+        for column, own in places.items()
+    ]
+
+
 def _markdown_results(rows: Sequence[Classifier]) -> str:
     ranks = comparison.mean_ranks(comparison.blocks_of(rows))
     places = {column: comparison.places(rows, column) for column in METRICS}
     lines = []
     for row in rows:
-        cells = [
-            MARKDOWN_MARKS[places[column].get(row.label, 0)].format(_text(row.measured.get(column)))
-            + _ends(row, column)
-            for column in METRICS
-        ]
         rank = f"{ranks[row.label]:.1f}" if row.label in ranks else "-"
-        costs = [f"{row.row.bytes / 1e6:.2f}", f"{row.row.seconds:.0f}"]
-        lines.append([markdown_text(row.label), str(len(row.runs)), *cells, rank, *costs])
+        cells = _marked(row, places, MARKDOWN_MARKS, " ± ", ends=True)
+        lines.append([markdown_text(row.label), str(len(row.runs)), *cells, rank, *_costs(row)])
     return markdown_table(["classifier", "runs", *METRICS, "rank", "MB", "s"], lines)
 
 
-def _markdown_differences(rows: Sequence[Classifier], reference: Classifier) -> str:
-    def cell(each: Difference | None) -> str:
-        if each is None:
-            return "-"
-        ends = each.measured.interval
-        return f"{each.measured.mean:+.1f}" + ("" if ends is None else f" ({ends[0]:+.1f} to {ends[1]:+.1f})")
-
-    found = {row.label: comparison.differences(row, reference) for row in rows if row is not reference}
-    lines = [[markdown_text(label), *(cell(each.get(column)) for column in METRICS)] for label, each in found.items()]
-    return markdown_table(["classifier", *METRICS], lines)
+def _costs(row: Classifier) -> list[str]:
+    return [f"{row.row.bytes / 1e6:.2f}", f"{row.row.seconds:.0f}"]
 
 
-def as_latex(found: Found) -> str:
-    r"""A table for every data set and one of all together, with \usepackage{booktabs}: the best in bold, the second in
-    italics."""
+def _markdown_damaged(rows: Sequence[Classifier]) -> str:
+    places = comparison.damage_places(rows)
+    lines = [
+        [markdown_text(row.label), _seeds_of(row), *_marked(row, places, MARKDOWN_MARKS, " ± ", ends=True)]
+        for row in rows
+    ]
+    return markdown_table(["classifier", "seeds", *DAMAGE], lines)
+
+
+def _seeds_of(row: Classifier) -> str:
+    return ", ".join(map(str, row.robustness))
+
+
+def _markdown_minus(rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str]) -> str:
+    lines = [[markdown_text(line[0]), *line[1:]] for line in _minus(rows, reference, columns)]
+    return markdown_table(["classifier", "seeds", *columns], lines)
+
+
+def _minus(rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str]) -> list[list[str]]:
+    """Every other row minus the reference, and on how many seeds; where there is no difference, why."""
+    lines = []
+    for row in rows:
+        if row is not reference:
+            found = comparison.differences(row, reference, columns)
+            cells = [
+                "-" if each is None else f"{each.measured.mean:+.1f}{_ends(each.measured, '+')}"
+                for each in map(found.get, columns)
+            ]
+            if not found:
+                cells[0] = comparison.why_none(row, reference, damaged=columns[0] in DAMAGE)
+            seeds = max((len(each.measured.values) for each in found.values()), default=0)
+            lines.append([row.label, str(seeds), *cells])
+    return lines
+
+
+def as_latex(found: Found, reference: str | None = None) -> str:
+    r"""Tables for every data set and one of all together, with \usepackage{booktabs}: the best in bold, the second in
+    italics; the differences to the reference with intervals; the same on damaged images."""
     tables = []
     for source, rows in found.items():
         places = {column: comparison.places(rows, column) for column in METRICS}
-        lines = []
-        for row in rows:
-            cells = [
-                LATEX_MARKS[places[column].get(row.label, 0)].format(_text(row.measured.get(column), r" $\pm$ "))
-                for column in METRICS
-            ]
-            lines.append([row.label, *cells, f"{row.row.bytes / 1e6:.2f}", f"{row.row.seconds:.0f}"])
+        lines = [[row.label, *_marked(row, places, LATEX_MARKS, r" $\pm$ "), *_costs(row)] for row in rows]
         tables.append(_latex_table(source, [*METRICS, "MB", "s"], lines))
+        if len(rows) > 1:
+            tables.append(_latex_minus(source, rows, comparison.choose(rows, reference), [*METRICS]))
+        if damaged := [row for row in rows if row.robustness]:
+            places = comparison.damage_places(damaged)
+            lines = [[row.label, _seeds_of(row), *_marked(row, places, LATEX_MARKS, r" $\pm$ ")] for row in damaged]
+            tables.append(_latex_table(f"{source}, damaged images", ["seeds", *DAMAGE], lines))
+        if len(damaged) > 1:
+            chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
+            tables.append(_latex_minus(f"{source}, damaged images", damaged, chosen, [*DAMAGE]))
     if together := comparison.overall(found):
-        header = [*(latex_text(short_name(source)) for source in together.sources), "Overall", "rank"]
+        header = [*map(latex_text, short_names(together.sources).values()), "Overall", "rank"]
         tables.append(_latex_table("all data sets, AA", header, _overall_lines(together, LATEX_MARKS, r" $\pm$ ")))
     return "\n".join(tables)
+
+
+def _latex_minus(title: str, rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str]) -> str:
+    return _latex_table(f"{title}, minus {reference.label}", ["seeds", *columns], _minus(rows, reference, columns))
 
 
 def _latex_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -123,7 +192,7 @@ def latex_text(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in _one_line(text))
 
 
-COLUMNS = ("data", "classifier", "label", "branch", "seed", *METRICS.values(), "bytes", "seconds")
+COLUMNS = ("data", "classifier", "label", "branch", "seed", *METRICS.values(), *DAMAGE.values(), "bytes", "seconds")
 
 
 def as_csv(found: Found) -> str:
@@ -140,7 +209,9 @@ def as_csv(found: Found) -> str:
                     "bytes": sum(bytes_of(run.results, row.branch).values()),
                     "seconds": round(sum(seconds_by_phase(run.results, row.branch).values()), 3),
                 }
-                writer.writerow({**names, "seed": run.seed, **summary, **costs})
+                scores = run.robustness.get(row.branch)
+                damage = {name: getattr(scores, name) for name in DAMAGE.values()} if scores else {}
+                writer.writerow({**names, "seed": run.seed, **summary, **damage, **costs})
     return buffer.getvalue()
 
 
@@ -150,9 +221,9 @@ def _text(each: Measured | None, between: str = " ± ") -> str:
     return f"{each.mean:.1f}" + ("" if each.deviation is None else f"{between}{each.deviation:.1f}")
 
 
-def _ends(row: Classifier, column: str) -> str:
-    ends = row.measured[column].interval if column in row.measured else None
-    return "" if ends is None else f" ({ends[0]:.1f} to {ends[1]:.1f})"
+def _ends(each: Measured | None, sign: str = "") -> str:
+    ends = None if each is None else each.interval
+    return "" if ends is None else f" ({ends[0]:{sign}.1f} to {ends[1]:{sign}.1f})"
 
 
 def _one_line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,11 @@ from lca.errors import LcaError
 from lca.evaluation.accuracy import running_means
 from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison, figures
-from lca.report.comparison import METRICS, Classifier
+from lca.report.ablation import Ablation, ablation
+from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.reading import Collection, Run
-from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_name
+from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_names
 from lca.robustness.scores import RobustnessScores
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Report:
     """Differences are to this classifier; by default to the best one of every data set."""
     detail: int = 6
     """Classifiers of a data set that are shown in detail, the best ones."""
+    only: Sequence[str] = ()
+    """Labels and classifiers that are shown; all if there are none."""
     images: "Progress | None" = None
     """Show examples of confusions; reading the images is told here."""
     figures: dict[str, "Figure"] = field(default_factory=dict)
@@ -50,8 +53,8 @@ class Report:
 
         if self.images is not None and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
-        found = comparison.classifiers(collection.runs, self.draws)
-        together = comparison.overall(found)
+        found = comparison.classifiers(collection.runs, self.draws, self.only)
+        together, short = comparison.overall(found), short_names(found)
         templates = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
@@ -61,57 +64,96 @@ class Report:
         )
         return templates.get_template("page.html").render(
             title=self.title,
-            sections=[self._section(f"data-{n}", *each) for n, each in enumerate(found.items(), start=1)],
+            sections=[
+                self._section(f"data-{n}", short[source], source, rows)
+                for n, (source, rows) in enumerate(found.items(), start=1)
+            ],
             overall=together,
-            overall_bars=self._overall_bars(together) if together else None,
+            overall_bars=self._overall_bars(together, short) if together else None,
+            short=short,
             unfinished=collection.unfinished,
             metrics=METRICS,
+            damage=DAMAGE,
             legend=LEGEND,
             recipes=_recipes(collection.runs),
         )
 
-    def _overall_bars(self, together: comparison.Overall) -> Any:
-        """Average accuracies on all data sets, of as many classifiers as there are colours."""
-        bars = {
-            label: {short_name(row.row.source): row.measured["AA"].mean for row in rows}
-            | {"Overall": together.mean(label)}
-            for label, rows in together.rows.items()
+    def _overall_bars(self, together: comparison.Overall, short: Mapping[str, str]) -> Any:
+        """Average accuracies on all data sets."""
+        columns = [*zip(*together.rows.values(), strict=True)]
+        panels = {
+            short[source]: _by_label((row, row.measured["AA"]) for row in rows)
+            for source, rows in zip(together.sources, columns, strict=True)
         }
-        if len(bars) > len(figures.PALETTE):
-            return None
-        return self._figure("overall-bars", figures.grouped_bars(bars, "average accuracy (%)"))
+        panels["Overall"] = _by_label((row, Measured([together.mean(row.label)], None)) for row in columns[0])
+        drawn = figures.grouped_bars(panels, "average accuracy (%)")
+        return self._figure(drawn, "Average accuracy on all data sets", "all", "bars")
 
-    def _section(self, name: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
+    def _section(self, name: str, short: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
         """Everything about one data set."""
         order = comparison.best_first(rows)
         reference = comparison.choose(rows, self.reference)
+        blocks, numbers = comparison.blocks_of(rows), ablation(rows)
         return {
             "id": name,
             "source": source,
+            "short": short,
             "rows": order,
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
             "places": {column: comparison.places(rows, column) for column in METRICS},
-            "ranks": comparison.mean_ranks(comparison.blocks_of(rows)) if len(rows) > 1 else {},
+            "ranks": comparison.mean_ranks(blocks) if len(rows) > 1 else {},
+            "blocks": len(blocks),
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
             "facts": _facts(rows),
-            **self._curves(name, order),
-            "comparison": self._comparison(name, order, reference) if len(rows) > 1 else None,
-            "damaged": self._damaged(name, order, reference),
-            "details": [self._detail(f"{name}-{n}", each) for n, each in enumerate(order[: self.detail], start=1)],
+            "ablation": self._ablation(short, numbers) if numbers else None,
+            "bars": self._bars(short, rows) if len(rows) > 1 and not numbers else None,
+            **self._curves(short, order, numbers),
+            "comparison": self._comparison(short, order, reference) if len(rows) > 1 else None,
+            "damaged": self._damaged(short, rows, reference),
+            "details": [self._detail(f"{name}-{n}", short, row) for n, row in enumerate(order[: self.detail], start=1)],
         }
 
-    def _curves(self, name: str, rows: Sequence[Classifier]) -> dict[str, Any]:
-        """The accuracy after each task, and what the LCA paper plots instead."""
+    def _ablation(self, short: str, found: Ablation) -> dict[str, Any]:
+        """Accuracies over the number of the labels, beside the best of the others."""
+        beside = comparison.best_first(found.others)[: len(figures.PALETTE) - len(found.lines)]
+        panels = {}
+        for column, title in (("AA", "average accuracy (%)"), ("last", "last accuracy (%)")):
+            lines = {
+                label: {number: _point(row.measured[column]) for number, row in points.items()}
+                for label, points in found.lines.items()
+            }
+            panels[title] = (lines, {row.label: _point(row.measured[column]) for row in beside})
+        drawn = figures.over_numbers(panels, found.name)
+        picture = self._figure(drawn, f"Accuracy over {found.name}, {short}", short, "over", found.name)
+        return {"name": found.name, "figure": picture, "left_out": len(found.others) - len(beside)}
+
+    def _bars(self, short: str, rows: Sequence[Classifier]) -> Any:
+        panels = {
+            title: _by_label((row, row.measured[column]) for row in rows)
+            for column, title in (("AA", "average accuracy"), ("last", "last accuracy"))
+        }
+        return self._figure(figures.grouped_bars(panels, "%"), f"Accuracies on {short}", short, "bars")
+
+    def _curves(self, short: str, rows: Sequence[Classifier], numbers: Ablation | None) -> dict[str, Any]:
+        """The accuracy after each task, and what the LCA paper plots instead; of what depends on a number, the best."""
+        if numbers:
+            best = [comparison.best_first(points.values())[0] for points in numbers.lines.values()]
+            rows = comparison.best_first([*best, *numbers.others])
         after = {row.label: [record.sample_weighted() for record in row.records] for row in rows}
         running = {label: [running_means(curve) for curve in seeds] for label, seeds in after.items()}
+        curves = figures.named_curves(after, "accuracy (%)")
+        means = figures.named_curves(running, "mean accuracy so far (%)")
+        title = "Accuracy on all classes seen so far"
         return {
-            "curves": self._figure(f"{name}-curves", figures.named_curves(after, "accuracy (%)")),
-            "running": self._figure(f"{name}-running", figures.named_curves(running, "mean accuracy so far (%)")),
+            "curves": self._figure(curves, f"{title}, {short}", short, "curves"),
+            "running": self._figure(means, f"{title}, mean over the tasks so far, {short}", short, "running-means"),
+            "curve_count": len(rows),
         }
 
-    def _comparison(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
-        table = {row.label: comparison.differences(row, reference) for row in rows if row is not reference}
+    def _comparison(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
+        others = [row for row in rows if row is not reference]
+        table = {row.label: comparison.differences(row, reference) for row in others}
         drawn = [each["AA"] for each in table.values() if "AA" in each]
         shown = figures.forest(
             [each.label for each in drawn],
@@ -119,40 +161,66 @@ class Report:
             [each.measured.interval for each in drawn],
         )
         kinds = {each.measured.kind for row in table.values() for each in row.values()}
+        title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
             "table": table,
-            "figure": self._figure(f"{name}-differences", shown) if drawn else None,
+            "why": {row.label: comparison.why_none(row, reference) for row in others},
+            "figure": self._figure(shown, title, short, *names) if drawn else None,
             "kinds": sorted(kinds - {""}),
         }
 
-    def _damaged(self, name: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any] | None:
-        """Several classifiers on damaged images: bars of all, and radars of two, one of which is the reference if that
-        was measured."""
+    def _damaged(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any] | None:
+        """Several classifiers on damaged images: a table, bars over the seeds that all have, the differences to the
+        reference, and radars of pairs."""
         found = [row for row in rows if row.robustness]
         if len(found) < 2:
             return None
-        bars = {row.label: _means([_summary(each) for each in row.robustness.values()]) for row in found}
-        chosen = sorted(found, key=lambda row: row is not reference)[:2]
-        one, two = sorted(chosen, key=found.index)
+        chosen = comparison.choose_measured(found, reference)
+        others = [row for row in found if row is not chosen]
+        alike, seeds = comparison.measured_alike(found)
+        return {
+            "rows": found,
+            "places": comparison.damage_places(found),
+            "reference": chosen.label,
+            "table": {row.label: comparison.differences(row, chosen, DAMAGE) for row in others},
+            "why": {row.label: comparison.why_none(row, chosen, damaged=True) for row in others},
+            "bars": self._damage_bars(short, alike, seeds) if seeds and len(alike) > 1 else None,
+            "seeds": _seeds(seeds),
+            "other_damage": [row.label for row in found if row not in alike],
+            "radars": [self._radars(short, *pair) for pair in comparison.robust_pairs(found, chosen)],
+        }
+
+    def _damage_bars(self, short: str, rows: Sequence[Classifier], seeds: Sequence[int]) -> Any:
+        summaries = {row: [_summary(row.robustness[seed]) for seed in seeds] for row in rows}
+        panels = {
+            what: _by_label((row, Measured([each[what] for each in own], None)) for row, own in summaries.items())
+            for what in summaries[rows[0]][0]
+        }
+        title = f"Accuracy on damaged images, {short}, {_seeds(seeds)}"
+        return self._figure(figures.grouped_bars(panels, "%"), title, short, "damaged", "bars")
+
+    def _radars(self, short: str, one: Classifier, two: Classifier) -> dict[str, Any]:
+        """One relative to the other by kind, of the seeds that both have."""
         seeds = [seed for seed in one.robustness if seed in two.robustness]
-        radars = {}
+        drawn = {}
         for kind, by_name in {
             "corruptions": RobustnessScores.by_corruption,
             "sequences": RobustnessScores.by_sequence,
         }.items():
             values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
             if len(set.intersection(*map(set, values.values()))) >= figures.FEWEST_KINDS:
-                drawn = figures.radar(values, size=(5.8, 5.6), relative=True)
-                radars[kind] = self._figure(f"{name}-relative-{kind}", drawn)
-        return {
-            "bars": self._figure(f"{name}-damaged", figures.grouped_bars(bars, "accuracy (%)")),
-            "radars": radars,
-            "pair": (one.label, two.label),
-        }
+                title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {_seeds(seeds)}"
+                names = (short, "damaged", one.label, "relative to", two.label, kind)
+                drawn[kind] = self._figure(figures.radar(values, size=(5.8, 5.6), relative=True), title, *names)
+        return {"pair": f"{one.label} relative to {two.label}", "seeds": _seeds(seeds), "figures": drawn}
 
-    def _detail(self, name: str, row: Classifier) -> dict[str, Any]:
+    def _detail(self, name: str, short: str, row: Classifier) -> dict[str, Any]:
         """One classifier from all sides."""
+
+        def picture(figure: "Figure", title: str, what: str) -> Any:
+            return self._figure(figure, f"{title}: {row.label}, {short}", short, row.label, what)
+
         matrices = [record.matrix() for record in row.records]
         matrix = [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*matrices, strict=True)]
         metrics = [run.results["branches"][row.branch]["metrics"] for run in row.runs]
@@ -168,19 +236,19 @@ class Report:
         return {
             "id": name,
             "row": row,
-            "heat_map": self._figure(f"{name}-matrix", figures.heat_map(matrix)),
-            "forgetting": self._figure(f"{name}-tasks", figures.forgetting_by_task(matrix))
+            "heat_map": picture(figures.heat_map(matrix), "Accuracy on every task, after every task", "matrix"),
+            "forgetting": picture(figures.forgetting_by_task(matrix), "What is left of every task", "tasks")
             if len(matrix) > 1
             else None,
             "tasks": _tasks(matrix, row.records[0].task_sizes),
             "classes": _classes(row),
             "confusions": self._confusions(row),
-            "reliability": self._figure(f"{name}-reliability", figures.reliability_diagram(bins)) if bins else None,
+            "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
-            "drift": self._figure(f"{name}-drift", figures.drift_curves(moved)) if moved else None,
+            "drift": picture(figures.drift_curves(moved), "Drift of every task", "drift") if moved else None,
             "robustness": row.robustness,
-            "radar": self._figure(f"{name}-robustness", figures.radar(radar, size=(5.4, 4.6)))
+            "radar": picture(figures.radar(radar, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")
             if len(common) >= figures.FEWEST_KINDS
             else None,
             "bytes": bytes_of(row.runs[0].results, row.branch),
@@ -207,11 +275,35 @@ class Report:
             self._read = (run, test_images(run, self.images))
         return self._read[1]
 
-    def _figure(self, name: str, figure: "Figure") -> Any:
+    def _figure(self, figure: "Figure", title: str, *names: str) -> Any:
+        """For the page; and by name, with a title, for a file."""
         from markupsafe import Markup
 
-        self.figures[name] = figure
-        return Markup(figures.inline_svg(figure, name))  # matplotlib escapes the texts in it
+        name = figures.file_name(*names)
+        if taken := sum(other == name or other.startswith(f"{name}~") for other in self.figures):
+            name = f"{name}~{taken + 1}"
+        svg = figures.inline_svg(figure, name)
+        self.figures[name] = figures.titled(figure, title)
+        return Markup(svg)  # matplotlib escapes the texts in it
+
+
+def _by_label(rows: Iterable[tuple[Classifier, Measured]]) -> figures.Bars:
+    """Mean and deviation by label and branch, a method's own alignment under one name; of a single label by branch."""
+    found: dict[str, dict[str, tuple[float, float | None]]] = {}
+    for row, measured in rows:
+        found.setdefault(row.row.group, {})["its own" if row.own else row.branch] = _point(measured)
+    if len(found) > 1:
+        return found
+    ((label, branches),) = found.items()
+    return {branch: {label: point} for branch, point in branches.items()}
+
+
+def _point(measured: Measured) -> tuple[float, float | None]:
+    return measured.mean, measured.deviation
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _summary(scores: RobustnessScores) -> dict[str, float]:
@@ -254,6 +346,7 @@ def _facts(rows: Sequence[Classifier]) -> dict[str, str]:
         return ", ".join(map(str, dict.fromkeys(values)))
 
     return {
+        "data": all_of([run.source for run in runs]),
         "classes": all_of([len(each["class_order"]) for each in data]),
         "tasks": all_of([len(each["task_sizes"]) for each in data]),
         "training images": all_of([f"{sum(each['train_images']):,}" for each in data]),

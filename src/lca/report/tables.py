@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -113,7 +113,13 @@ def across(found: Mapping[str, Sequence[Each]]) -> dict[str, list[Each]]:
 
 def short_name(source: str) -> str:
     """A data set without where it was read from."""
-    return source.rpartition(":")[2]
+    return re.split("[:/]", source.rstrip("/"))[-1]
+
+
+def short_names(sources: Iterable[str]) -> dict[str, str]:
+    """Data sets without where they were read from, unless that tells them apart."""
+    short = {source: short_name(source) for source in sources}
+    return {source: name if [*short.values()].count(name) == 1 else source for source, name in short.items()}
 
 
 def overall(rows: Sequence[Row]) -> list[list[str]]:
@@ -124,7 +130,7 @@ def overall(rows: Sequence[Row]) -> list[list[str]]:
         [label, *(row.cell(*_AVERAGE) for row in own), f"{fmean(fmean(row.values(*_AVERAGE)) for row in own):.1f}"]
         for label, own in across(sources).items()
     ]
-    return [["AA", *map(short_name, sources), "Overall"], *lines] if lines else []
+    return [["AA", *short_names(sources).values(), "Overall"], *lines] if lines else []
 
 
 def seconds_by_phase(results: Mapping[str, Any], branch: str) -> dict[str, float]:
