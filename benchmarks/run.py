@@ -123,10 +123,9 @@ def threads_beside(device: torch.device) -> int:
 
 def machine(compute: Compute) -> dict[str, Any]:
     """What computes, and how many processes wanted the cores in the minute before: other work blurs the seconds."""
-    described = compute.describe()
     return {
-        **described,
-        "precision": f"{described['precision']} in the backbone, fp32 elsewhere",
+        **compute.describe(),
+        "precision": "fp32" if compute.precision == "fp32" else f"{compute.precision} in the backbone, fp32 elsewhere",
         **(driver() if compute.device.type == "cuda" else {}),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

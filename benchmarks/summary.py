@@ -30,11 +30,14 @@ class Target:
     case: str
     """How the names of its comparisons begin: with the plain way and, where there is one, with the published one."""
     reached: Callable[[Row], str]
+    samples: int | None = None
+    """Of a class; a smaller comparison of the same name is not it."""
     ratios: bool = True
     """Whether there is a plain way to do the same."""
 
     def cells(self, rows: list[Row]) -> list[str]:
         own = [row for row in rows if row["subject"] == self.subject and row["case"].startswith(self.case)]
+        own = [row for row in own if self.samples is None or row["sizes"]["samples"] == self.samples]
         if not own:
             return [self.what, self.target, "not measured", "", "", "", ""]
         plain, published, *_ = [*(f"{row['ratio']:.1f}" for row in own if self.ratios), "", ""]
@@ -84,6 +87,7 @@ TARGETS = (
         "alignment",
         "all tasks, 100 classes, balanced",
         _seconds,
+        samples=512,
     ),
     Target(
         "alignment of 10 tasks, 100 classes x 512 samples, random",
@@ -91,6 +95,7 @@ TARGETS = (
         "alignment",
         "all tasks, 100 classes, random",
         _seconds,
+        samples=512,
     ),
     Target(
         "Gaussian memory, d = 768, 50 images a class",

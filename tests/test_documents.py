@@ -13,7 +13,7 @@ from lca.cli import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"<!-- ((?:lca|python (?:benchmarks|docs)/\w+\.py)(?: .+?)?) -->\n(.*?)<!-- end -->", re.DOTALL)
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "NOTES.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def printed(command):

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
 from lca.backbones import untrained
+from lca.device import Compute
 from lca.methods import methods
 from lca.progress import Progress
 
@@ -230,7 +231,7 @@ def test_results_that_disagree_are_named_and_fail(load, monkeypatch, tmp_path, c
     assert result["comparisons"][0]["ratio"] == 1.0
     assert {"machine", "versions", "command", "size", "ceilings"} <= set(result)
     assert result["subjects"] == list(result["finished"]) == ["x"]
-    assert result["machine"]["precision"] == "fp32 in the backbone, fp32 elsewhere"
+    assert result["machine"]["precision"] == "fp32"
     assert str(tmp_path) not in result["command"]
     assert run.main(["--markdown", str(out)]) == 0
     assert "| x | case | 1.00 s | 1.00 s | 1.00 |  | 2.0e+00 (1) |" in capsys.readouterr().out
@@ -260,6 +261,10 @@ def test_beside_a_gpu_there_are_more_threads_and_its_driver_is_named(load, monke
     told = subprocess.CompletedProcess([], 0, "570.86.15\n570.86.15\n")
     monkeypatch.setattr(run.subprocess, "run", lambda *_, **__: told)
     assert run.driver()["driver"] == "570.86.15"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    described = run.machine(Compute(torch.device("cuda"), "bf16"))
+    assert described["precision"] == "bf16 in the backbone, fp32 elsewhere"
+    assert (described["name"], described["driver"]) == ("a GPU", "570.86.15")
 
 
 def test_the_summary_has_a_row_for_every_target_measured_or_not(load, tmp_path, capsys):
@@ -281,13 +286,11 @@ def test_the_summary_has_a_row_for_every_target_measured_or_not(load, tmp_path, 
             "ours": {},
             "rates": {summary.OVER: 1.2},
         },
-        {
-            "subject": "alignment",
-            "case": "all tasks, 100 classes, random batches",
-            "ratio": 226.6,
-            "ours": {"best": 2.82},
-            "rates": {},
-        },
+    ]
+    aligned = {"subject": "alignment", "ours": {"best": 2.82}, "ratio": 226.6, "rates": {}}
+    rows += [
+        {**aligned, "case": f"all tasks, 100 classes, {batches} batches", "sizes": {"samples": samples}}
+        for batches, samples in (("balanced", 32), ("random", 512))
     ]
     most = {"matrix_tflops": 790.1, "copy_gb_per_s": 4188.0}
     content = {"machine": {"device": "cuda", "name": "NVIDIA X"}, "ceilings": most, "comparisons": rows}
@@ -315,6 +318,7 @@ def test_the_summary_finds_what_the_benchmarks_measure(load):
         f"all tasks, {load('alignment_loss').SIZES['full'].classes[-1]} classes, {each}"
         for each in ("balanced", "random")
     ]
+    assert {target.samples for target in summary.TARGETS} == {None, load("alignment_loss").SIZES["full"].all_samples}
     cases += [f"memory, d={width}, {images} images" for width, images in load("gaussian_sampling").SIZES["full"].shapes]
     cases += [*load("start_up").CASES, "lca predict"]
     assert {target.case for target in summary.TARGETS} <= set(cases)
