@@ -232,7 +232,8 @@ def test_runs_that_do_not_belong_together_are_refused(sweep, tmp_path, change, m
         place[last] = value
     write_json(tmp_path / "changed.json", facts)
     with pytest.raises(LcaError, match=re.escape(message)):
-        lca("diagnose", sweep / "cells/a/diagnosis.json", tmp_path / "changed.json")
+        lca("diagnose", sweep / "cells/a/diagnosis.json", tmp_path / "changed.json", "--pack", tmp_path / "pack.json")
+    assert not (tmp_path / "pack.json").exists()
 
 
 def test_progress_is_shown(folder, tmp_path):

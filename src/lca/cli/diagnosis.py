@@ -63,8 +63,8 @@ def diagnose_command(
         return facts
 
     runs = shared.runs(DIAGNOSIS, (), measure)
+    shared.show(runs, lambda: show(DIAGNOSIS.by_recipe(runs), shared.markdown))
     if out is not None:
         write(runs, out)
     if shared.pack is not None:
         write_pack(shared.pack, runs)
-    shared.show(runs, lambda: show(DIAGNOSIS.by_recipe(runs), shared.markdown))

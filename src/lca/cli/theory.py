@@ -95,7 +95,7 @@ def theory_command(
     branches = list(dict.fromkeys(name for run in runs for name in run["branches"]))
     if branch is not None and branch not in branches:
         raise LcaError(f"there is no branch {branch!r}; {nearest(branch, branches)}")
-    if shared.pack is not None:
-        write_pack(shared.pack, [shown_only(run) for run in runs])
     losses = [loss] if loss else ["clipped", "zero-one"]
     shared.show(runs, lambda: show(THEORY.by_recipe(runs), branch, losses, shared.markdown))
+    if shared.pack is not None:
+        write_pack(shared.pack, [shown_only(run) for run in runs])

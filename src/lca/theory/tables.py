@@ -63,7 +63,7 @@ def titled_tables(
         for title, content in tables(seeds, markdown_table if markdown else plain_table).items():
             whole = f"{seeds.heading}: {title}" if several else title
             blocks.append((f"**{whole}**\n\n" if markdown else f"{whole}\n") + content)
-    return "\n".join([*blocks, legend + SEEDS * several])
+    return "\n".join([*blocks, legend + SEEDS * any(len(seeds.runs) > 1 for seeds in groups)])
 
 
 def number(values: Sequence[float | None], digits: int = 3) -> str:
