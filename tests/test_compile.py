@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ import lca.device
 import tiny
 from lca.device import CompiledForSizes, Compute
 from lca.errors import LcaError
+from lca.files import load_state
 from lca.runs.experiment import run
 
 
@@ -94,16 +96,29 @@ def test_left_open_the_size_of_a_task_decides():
     assert compute.compiles(86_000_000, 50_000)
 
 
-def test_compiled_training_is_the_plain_one(tmp_path, traced):
-    """Tasks of 18 images in batches of 8: two full ones an epoch are compiled, the rest of 2 is not."""
-    losses = {}
-    for compiled in (False, True):
-        recipe = tiny.recipe(data={"tasks": [3, 3, 4]}, tuning={"dropout": 0.0}, compile=compiled)
+@pytest.mark.parametrize("backend", ["traced", "inductor"])
+def test_compiled_training_is_the_plain_one(backend, tmp_path, request):
+    """Tasks of 18 images in batches of 8: two full ones an epoch are compiled, the rest of 2 is not. Losses, tuned
+    tensors and right answers are those of the plain backbone: a tensor that was not trained would be 1 apart."""
+    if backend == "inductor" and not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("needs a C++ compiler")
+    sizes = request.getfixturevalue("traced") if backend == "traced" else []
+    losses, tuned, correct = {}, {}, {}
+    common = {"data": {"tasks": [3, 3, 4]}, "tuning": {"dropout": 0.0}, "method": "finetune"}
+    runs = {"untrained": {"training": {"lr": 1e-12}}, "plain": {"compile": False}, "compiled": {"compile": True}}
+    for name, changes in runs.items():
+        assert not sizes
         with tiny.tiny_backbone():
-            run(recipe, tmp_path / str(compiled))
-        steps = map(json.loads, (tmp_path / str(compiled) / "log.jsonl").read_text().splitlines())
-        losses[compiled] = [step["loss"] for step in steps if step.get("phase") == "finetune"]
-        assert bool(traced) == compiled
-    assert 8 in traced
-    assert 2 not in traced
-    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+            results = run(tiny.recipe(common, changes), tmp_path / name)
+        steps = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
+        losses[name] = [step["loss"] for step in steps if step.get("phase") == "finetune"]
+        tuned[name] = load_state(next((tmp_path / name / "models").iterdir())).parts["tuned"]
+        correct[name] = results["branches"]["default"]["correct"]
+    assert 2 not in sizes
+    assert 8 in sizes or backend == "inductor"
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=1e-4)
+    for name, plain in tuned["plain"].items():
+        apart, update = ((plain - tuned[other][name]).norm() for other in ("compiled", "untrained"))
+        assert update > 0
+        assert apart <= 1e-3 * update, name
+    assert correct["compiled"] == correct["plain"]
