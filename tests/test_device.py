@@ -1,8 +1,11 @@
 """Choosing a device and a precision."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import lca.device
 from lca.device import Compute, replayed, versions
 from lca.errors import LcaError
 
@@ -30,6 +33,28 @@ def test_bf16_changes_the_numbers():
         assert layer(rows).dtype == torch.bfloat16
     with Compute.choose("cpu", "fp32").autocast():
         assert layer(rows).dtype == torch.float32
+
+
+def test_left_open_a_cpu_computes_in_fp32():
+    assert Compute.choose("cpu").precision == "fp32"
+    assert Compute.choose("cpu", compiled=True).precision == "fp32"
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_bf16_on_a_processor_without_it_warns(instructions, monkeypatch, recwarn):
+    monkeypatch.setattr(lca.device, "_cpu_computes_in_bf16", lambda: instructions)
+    Compute.choose("cpu", "fp32")
+    assert not recwarn
+    assert Compute.choose("cpu", "bf16").precision == "bf16"
+    assert [str(each.message) for each in recwarn] == [
+        "this processor only emulates bf16; precision: fp32 is faster on it"
+    ] * (not instructions)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the kernel does not name the processor's instructions")
+def test_what_the_processor_says_of_bf16():
+    named = Path("/proc/cpuinfo").read_text().split()
+    assert lca.device._cpu_computes_in_bf16() == any(each in named for each in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def test_determinism_is_switched_on_and_off_again():

@@ -55,6 +55,8 @@ class Compute:
         if precision == "auto":
             fast = not exact and chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
             precision = "bf16" if fast else "fp32"
+        if precision == "bf16" and chosen.type == "cpu" and not _cpu_computes_in_bf16():
+            warnings.warn("this processor only emulates bf16; precision: fp32 is faster on it", stacklevel=2)
         if compiled is None and (exact or chosen.type != "cuda"):
             compiled = False
         return cls(chosen, precision, exact, compiled)
@@ -96,6 +98,13 @@ class Compute:
             "exact": str(self.exact).lower(),
         }
         return found if current().count == 1 else found | {"ranks": str(current().count)}
+
+
+def _cpu_computes_in_bf16() -> bool:
+    """Whether the processor has instructions for it. What oneDNN says of x86 includes AVX-512 without them."""
+    if platform.machine() in {"x86_64", "AMD64"}:
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 _WORTH_COMPILING = 2e12

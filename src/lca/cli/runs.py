@@ -47,7 +47,8 @@ def run_command(
     """Run one recipe: learn its tasks one after another and measure after each.
 
     Killed or interrupted, it goes on when the same command is given again. Several processes share the work when
-    torch's launcher starts them.
+    torch's launcher starts them. `lca watch RUN` shows it in another terminal; with --tensorboard FOLDER it writes the
+    losses and accuracies for TensorBoard.
 
     Examples:
 
@@ -221,13 +222,13 @@ def merge_command(
 
 @contextmanager
 def _helpers(count: int) -> Iterator[None]:
-    """So many processes with this command beside this one, which share the cores; they are waited for."""
+    """So many processes with this command beside this one, which share its threads; they are waited for."""
     import os
     import subprocess
 
     import torch
 
-    threads = max(1, (os.cpu_count() or 1) // (count + 1))
+    threads = max(1, torch.get_num_threads() // (count + 1))
     command = [sys.executable, "-m", "lca", *sys.argv[1:], "--workers", "1", "--quiet"]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     helpers = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
