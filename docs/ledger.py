@@ -7,11 +7,13 @@ leave it undecided.
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lca.files import read_json
 from lca.report.comparison import Classifier, choose, classifiers, student_interval
 from lca.report.reading import collect
 from lca.report.tables import markdown_table
@@ -54,11 +56,60 @@ def judged(claim: dict[str, Any]) -> Finding:
     pack = ROOT / claim["pack"]
     if not pack.is_file():
         return "not run yet", ""
+    if "of_runs" in claim:
+        return _judged_runs(read_json(pack)["runs"], claim["of_runs"])
     by_set = classifiers(collect([pack]).runs)
     found = {source.removeprefix("folder:"): measured([rows], claim["measure"]) for source, rows in by_set.items()}
     if claim["measure"].get("overall") and len(by_set) > 1:
         found = {"overall": measured([*by_set.values()], claim["measure"])} | found
     return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), _verdict(found)
+
+
+def _judged_runs(runs: Sequence[dict[str, Any]], what: str) -> Finding:
+    """By what `lca diagnose` or `lca theory` measured on runs, after the last task, on every data set."""
+    by_set: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        by_set.setdefault(Path(run["recipe"]["data"]["source"]).name, []).append(run)
+    found = {place: OF_RUNS[what](each) for place, each in by_set.items()}
+    return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), _verdict(found)
+
+
+def _gradual(runs: Sequence[dict[str, Any]]) -> Finding:
+    """Whether the similarity to the first backbone (linear CKA) ever falls by more than 0.05 from task to task."""
+    curves = [[task["similarity"]["cka"] for task in run["tasks"]] for run in runs]
+    step = max(before - after for curve in curves for before, after in pairwise(curve))
+    text = f"CKA {_mean(curve[-1] for curve in curves):.3f} after the last task, largest step {step:.3f}"
+    return text, SUPPORTED if step <= 0.05 else CONTRADICTED
+
+
+def _overlap(runs: Sequence[dict[str, Any]]) -> Finding:
+    """Of classes of different tasks, as answered: LCA less its own loss without the pairwise term."""
+    last = [run["tasks"][-1]["overlap"] for run in runs]
+    with_term, without = (
+        [100 * each[name]["as_answered"]["between_tasks"] for each in last] for name in ("lca", "λ=0")
+    )
+    text, verdict = _difference([one - two for one, two in zip(with_term, without, strict=True)], 0.0, fewer=True)
+    return f"overlap {text} points", verdict
+
+
+def _theorem_1(runs: Sequence[dict[str, Any]]) -> Finding:
+    """Whether its right side, for the 0-1 loss, is at least the loss on test images."""
+    last = [run["branches"]["lca"][-1]["losses"]["zero-one"] for run in runs]
+    side, images = (_mean(each[key] for each in last) for key in ("theorem_1", "test_images"))
+    holds = all(each["theorem_1"] >= each["test_images"] for each in last)
+    return f"right side {side:.3f}, error on test images {images:.3f}", SUPPORTED if holds else CONTRADICTED
+
+
+def _theorem_2(runs: Sequence[dict[str, Any]]) -> Finding:
+    """Whether the bound says anything."""
+    last = [run["branches"]["lca"][-1] for run in runs]
+    vacuous = sum("theorem_2" in each["losses"]["zero-one"]["vacuous"] for each in last)
+    apart = _mean(each["drift"][0]["at_least"] for each in last)
+    text = f"vacuous in {vacuous} of {len(last)} runs, TV >= {apart:.3f}"
+    return text, CONTRADICTED if vacuous else SUPPORTED
+
+
+OF_RUNS = {"gradual": _gradual, "overlap": _overlap, "theorem 1": _theorem_1, "theorem 2": _theorem_2}
 
 
 def _verdict(found: dict[str, Finding]) -> str:

@@ -115,6 +115,42 @@ def test_robustness_and_bytes(tmp_path):
     assert (text, verdict) == ("digits 2 of 3 kinds, least tilt, frames -6.0", "not supported: contradicted")
 
 
+def test_claims_about_kept_models(tmp_path):
+    def judged_runs(what, *runs):
+        for seed, run in enumerate(runs):
+            run["recipe"] = {"seed": seed, "data": {"source": "folder:$LCA_DATA/some-set"}}
+        write_json(tmp_path / "runs.json", {"runs": runs})
+        return ledger.judged({"pack": tmp_path / "runs.json", "of_runs": what})
+
+    def similar(*values):
+        return {"tasks": [{"similarity": {"cka": value}} for value in values]}
+
+    def overlapping(lca, without):
+        shares = {"lca": lca, "λ=0": without}
+        return {
+            "tasks": [{"overlap": {name: {"as_answered": {"between_tasks": each}} for name, each in shares.items()}}]
+        }
+
+    def bounded(side, images, vacuous=()):
+        losses = {"theorem_1": side, "test_images": images, "vacuous": list(vacuous)}
+        return {"branches": {"lca": [{"losses": {"zero-one": losses}, "drift": [{"at_least": 0.5}]}]}}
+
+    text = "some-set CKA 0.915 after the last task, largest step 0.050"
+    assert judged_runs("gradual", similar(1.0, 0.95), similar(1.0, 0.92, 0.88))[1] == "not supported: contradicted"
+    assert judged_runs("gradual", similar(1.0, 0.96, 0.93), similar(0.95, 0.9)) == (text, "supported")
+    assert judged_runs("overlap", overlapping(0.02, 0.03), overlapping(0.021, 0.032))[1] == "supported"
+    assert judged_runs("overlap", overlapping(0.03, 0.02), overlapping(0.02, 0.03))[1] == "not supported: undecided"
+    assert judged_runs("theorem 1", bounded(0.3, 0.2), bounded(0.4, 0.3))[1] == "supported"
+    assert judged_runs("theorem 1", bounded(0.3, 0.2), bounded(0.1, 0.3)) == (
+        "some-set right side 0.200, error on test images 0.250",
+        "not supported: contradicted",
+    )
+    assert judged_runs("theorem 2", bounded(0.3, 0.2, ["theorem_2"]), bounded(0.3, 0.2)) == (
+        "some-set vacuous in 1 of 2 runs, TV >= 0.500",
+        "not supported: contradicted",
+    )
+
+
 def test_what_was_not_run_has_no_verdict(tmp_path):
     assert judged(tmp_path / "none.json", better=[["a", "b"]]) == ("not run yet", "")
 
