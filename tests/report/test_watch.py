@@ -14,8 +14,9 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, is_held
 from lca.report import watch as watching
+from lca.report.reading import collect
 from lca.report.tensorboard import TensorBoardLog
-from lca.report.watch import LogReader, RunState, watch
+from lca.report.watch import LogReader, RunState, is_sweep, watch, watch_sweep
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 
@@ -156,10 +157,94 @@ def test_what_is_no_run_is_refused(tmp_path):
         shown(tmp_path / "none")
     with pytest.raises(LcaError, match="is no run folder"):
         shown(tmp_path)
-    (tmp_path / "cells" / "one").mkdir(parents=True)
-    (tmp_path / "cells" / "one" / "log.jsonl").touch()
-    with pytest.raises(LcaError, match=r"is a sweep.*cells/one"):
-        shown(tmp_path)
+
+
+def test_a_finished_run_without_its_log(folder):
+    """As a sweep leaves it that took the results from a pack."""
+    (folder / "log.jsonl").unlink()
+    (folder / "recipe.yaml").unlink()
+    text, state = shown(folder)
+    assert "finished; its log is not at hand" in text
+    assert "im on digits, seed 5" in text
+    assert "3 of 3 tasks" in text
+    results = json.loads((folder / "results.json").read_text())
+    after = results["branches"]["best"]["metrics"]["after_each_task"]["sample_weighted"]
+    (line,) = [line for line in text.splitlines() if line.startswith("best")]
+    assert line.split() == ["best", *(f"{value:.1f}" for value in after)]
+    assert state.steps == {}
+
+
+@pytest.fixture
+def sweep_folder(finished, tmp_path):
+    """Of one label a finished cell, a stopped and a failed one, with no pack."""
+    cells = tmp_path / "sweep" / "cells"
+    for seed in (5, 6, 7):
+        shutil.copytree(finished, cells / f"im-{seed}-abc{seed}")
+    for seed in (6, 7):
+        (cells / f"im-{seed}-abc{seed}" / "results.json").unlink()
+    log = cells / "im-6-abc6" / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if '"evaluated"' in line)
+    log.write_text("".join(lines[: first + 1]))
+    (cells / "im-7-abc7" / "failed.json").write_text(json.dumps({"error": "MemoryError: none left"}))
+    return tmp_path / "sweep"
+
+
+def cells_shown(folder, **options):
+    console = Console(width=160, markup=False, highlight=False, record=True, file=io.StringIO())
+    watch_sweep(folder, console, **options)
+    return console.export_text()
+
+
+def test_a_sweep_shows_its_cells(sweep_folder):
+    assert is_sweep(sweep_folder)
+    assert not is_sweep(sweep_folder / "cells" / "im-5-abc5")
+    text = cells_shown(sweep_folder)
+    assert text.splitlines()[0].endswith("1 finished, 1 stopped, 1 failed")
+    rows = {line.split()[2]: line.split() for line in text.splitlines() if line.startswith("im ")}
+    results = json.loads((sweep_folder / "cells" / "im-5-abc5" / "results.json").read_text())
+    last = {
+        name: f"{each['metrics']['last_accuracy']['sample_weighted']:.1f}" for name, each in results["branches"].items()
+    }
+    assert rows["5"] == f"im digits 5 finished 3 of 3 none {last['none']}, best {last['best']}".split()
+    assert rows["6"][:7] == ["im", "digits", "6", "stopped", "1", "of", "3"]
+    assert rows["7"][3] == "failed"
+
+
+def test_a_sweep_is_followed_while_a_cell_runs(sweep_folder, monkeypatch):
+    running = sweep_folder / "cells" / "im-6-abc6"
+    held = hold(running, "busy")
+    held.__enter__()
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: held.__exit__(None, None, None))
+    text = cells_shown(sweep_folder)
+    assert "1 stopped" in text, "it went on until nothing was running"
+
+
+def test_a_report_of_a_sweep_without_a_pack(sweep_folder):
+    found = collect([sweep_folder])
+    assert [(run.label, run.seed) for run in found.runs] == [("im", 5)]
+    assert found.unfinished == [
+        "im, digits, seed 6, is stopped",
+        "im, digits, seed 7, is failed: MemoryError: none left",
+    ]
+
+
+def test_a_pack_that_is_older_than_its_cells(sweep_folder):
+    entries = [{"key": f"abc{seed}", "label": "IM λ=1", "seed": seed, "status": "open"} for seed in (5, 6)]
+    (sweep_folder / "pack.json").write_text(json.dumps({"cells": entries}))
+    found = collect([sweep_folder])
+    assert [(run.label, run.seed) for run in found.runs] == [("IM λ=1", 5)], "finished since"
+    assert found.unfinished == ["IM λ=1, seed 6, is stopped"], "what the pack does not know is not of this sweep"
+
+
+def test_a_sweep_has_no_board(sweep_folder, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lca", "watch", sweep_folder, "--tensorboard", tmp_path / "board"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "TensorBoard takes one run" in done.stderr
 
 
 def scalars(folder):

@@ -106,7 +106,7 @@ def report_command(
 
 
 def watch_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; the run may be going on.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a sweep's; it may be going on.")],
     once: Annotated[bool, typer.Option("--once", help="Show where it is and end.")] = False,
     tensorboard: Annotated[
         Path | None,
@@ -115,13 +115,16 @@ def watch_command(
 ) -> None:
     """Show a run in the terminal: tasks, losses, accuracies so far, time. Ends with the run, or with Ctrl-C.
 
-    Watching never disturbs a run. A run that is finished, or that nothing is running, is shown once.
+    Watching never disturbs a run. A run that is finished, or that nothing is running, is shown once. Of a sweep every
+    cell is shown with how far it is.
 
     Examples:
 
       lca watch runs/best
 
       lca watch runs/best --once
+
+      lca watch runs/demo
 
       lca watch runs/best --tensorboard boards/best
     """
@@ -131,12 +134,18 @@ def watch_command(
     from rich.console import Console
 
     from lca.report.tensorboard import TensorBoardLog
-    from lca.report.watch import watch
+    from lca.report.watch import is_sweep, watch, watch_sweep
 
+    sweep = is_sweep(run)
+    if sweep and tensorboard is not None:
+        raise LcaError(f"{run} is a sweep; TensorBoard takes one run, such as {run / 'cells' / '*'}")
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
     with nullcontext() if tensorboard is None else closing(TensorBoardLog(tensorboard)) as board:
         try:
-            watch(run, console, once=once, listeners=() if board is None else (board,))
+            if sweep:
+                watch_sweep(run, console, once=once)
+            else:
+                watch(run, console, once=once, listeners=() if board is None else (board,))
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     if tensorboard is not None:

@@ -1,15 +1,17 @@
 """Runs from run folders, sweep folders and packs, each with the label under which its seeds are put together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.evaluation.stored import StoredAnswers, read_run
-from lca.files import read_json
+from lca.files import is_held, read_json
 from lca.robustness.scores import RobustnessScores
 from lca.runs.folder import RunFolder
 
@@ -93,15 +95,87 @@ def _finished(path: Path) -> bool:
     return (path / "results.json").exists()
 
 
-def _take_pack(path: Path, found: Collection) -> None:
+RUNNING, FINISHED, STOPPED, FAILED, OPEN = "running", "finished", "stopped", "failed", "open"
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One run of a sweep's folder, and how far it is."""
+
+    label: str
+    seed: int
+    source: str
+    state: str
+    folder: Path | None
+    """None where it has not begun, or where only the pack is at hand."""
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    """What the pack has of it."""
+
+    def __str__(self) -> str:
+        error = self.entry.get("error")
+        if self.state == FAILED and self.folder is not None:
+            error = read_json(self.folder / "failed.json")["error"]
+        data = f", {self.source}" if self.source else ""
+        return f"{self.label or 'a cell'}{data}, seed {self.seed}, is {self.state}{f': {error}' if error else ''}"
+
+    def results(self) -> dict[str, Any]:
+        """Of a cell that is finished."""
+        in_folder = self.folder is not None and _finished(self.folder)
+        return read_json(self.folder / "results.json") if self.folder and in_folder else self.entry["results"]
+
+
+def sweep_cells(path: Path) -> list[SweepCell]:
+    """The cells of a pack, or of a sweep's folder with the states they have now.
+
+    A folder without a pack has those that have begun, labelled by the names of their folders, in which all but letters
+    and digits are dashes.
+    """
     pack = path / "pack.json" if path.is_dir() else path
+    folders = sorted(each for each in pack.parent.glob("cells/*-*-*") if each.is_dir())
+    if not pack.exists() and folders:
+        return [_begun(folder) for folder in folders]
     packed = read_json(pack)
     if not isinstance(packed, dict) or "cells" not in packed:
         raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
-    for cell in packed["cells"]:
-        if cell["status"] == "finished":
-            folder = next(iter(pack.parent.glob(f"cells/*-{cell['key']}")), None) if pack.name == "pack.json" else None
-            found.runs.append(Run(cell["label"], cell["results"], folder, cell.get("robustness", ())))
+    places = {folder.name.rpartition("-")[2]: folder for folder in folders} if pack.name == "pack.json" else {}
+    found = []
+    for entry in packed["cells"]:
+        folder = places.get(entry["key"])
+        state = entry["status"] if entry["status"] == FINISHED or folder is None else condition(folder)
+        found.append(SweepCell(entry["label"], entry["seed"], entry.get("source", ""), state, folder, entry))
+    return found
+
+
+def _begun(folder: Path) -> SweepCell:
+    label, seed, _ = folder.name.rsplit("-", 2)
+    source = recipe_of(folder).get("data", {}).get("source", "")
+    return SweepCell(label, int(seed), source, condition(folder), folder)
+
+
+def recipe_of(folder: Path) -> dict[str, Any]:
+    """The recipe of a run folder, from its own file or from the results; empty where neither is at hand."""
+    try:
+        if (folder / "recipe.yaml").exists():
+            recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
         else:
-            why = f": {cell['error']}" if "error" in cell else ""
-            found.unfinished.append(f"{cell['label'] or 'a cell'}, seed {cell['seed']}, is {cell['status']}{why}")
+            recipe = read_json(folder / "results.json")["recipe"]
+    except (OSError, yaml.YAMLError, LcaError):
+        return {}
+    return recipe if isinstance(recipe, dict) else {}
+
+
+def condition(folder: Path) -> str:
+    """How far the run of a folder is."""
+    if _finished(folder):
+        return FINISHED
+    if is_held(folder):
+        return RUNNING
+    return FAILED if (folder / "failed.json").exists() else STOPPED
+
+
+def _take_pack(path: Path, found: Collection) -> None:
+    for cell in sweep_cells(path):
+        if cell.state == FINISHED:
+            found.runs.append(Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ())))
+        else:
+            found.unfinished.append(str(cell))

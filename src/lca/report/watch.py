@@ -2,17 +2,17 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import yaml
-
 from lca.errors import LcaError
-from lca.files import is_held
-from lca.report.tables import spark
+from lca.files import read_json
+from lca.report.reading import FAILED, FINISHED, OPEN, RUNNING, STOPPED, SweepCell, condition, recipe_of, sweep_cells
+from lca.report.tables import short_name, spark
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -86,6 +86,15 @@ class RunState:
             self.warnings.append(event["text"])
         self.began, self.last = self.began or when, when
 
+    def take_results(self, results: Mapping[str, Any]) -> None:
+        """What the results tell of a run whose log is not at hand."""
+        self.tasks = len(results["data"]["task_sizes"])
+        curves = {
+            branch: each["metrics"]["after_each_task"]["sample_weighted"]
+            for branch, each in results["branches"].items()
+        }
+        self.accuracies = {task: {name: curve[task] for name, curve in curves.items()} for task in range(self.tasks)}
+
     @property
     def finished_tasks(self) -> int:
         return len(self.accuracies)
@@ -110,57 +119,97 @@ def accuracies_of(event: Event) -> dict[str, float]:
 
 def watch(folder: Path, console: "Console", *, once: bool = False, listeners: tuple[Listener, ...] = ()) -> RunState:
     """Show a run until it ends, or once."""
-    from rich.live import Live
-
     _check(folder)
-    reader, state = LogReader(folder / "log.jsonl"), RunState()
+    run = _WatchedRun(folder, listeners)
 
     def look() -> "tuple[str, RenderableType]":
-        condition = _condition(folder)  # before the log: what is finished has written all of it
-        for event in reader.new():
-            for each in (state, *listeners):
-                each.take(event)
-        return condition, view(folder, state, condition)
+        state = run.look()
+        return state, view(folder, run.told, state)
 
-    condition, shown = look()
-    if condition == RUNNING and not once:
+    _follow(look, console, once)
+    return run.told
+
+
+def watch_sweep(folder: Path, console: "Console", *, once: bool = False) -> None:
+    """Show the cells of a sweep as long as one of them is running, or once."""
+    runs: dict[Path, _WatchedRun] = {}
+
+    def look() -> "tuple[str, RenderableType]":
+        cells = sweep_cells(folder)
+        for cell in cells:
+            if cell.folder is not None:
+                runs.setdefault(cell.folder, _WatchedRun(cell.folder)).look()
+        state = RUNNING if any(cell.state == RUNNING for cell in cells) else FINISHED
+        return state, sweep_view(folder, [(cell, _told(cell, runs)) for cell in cells])
+
+    _follow(look, console, once)
+
+
+class _WatchedRun:
+    """A run folder and what it has told so far."""
+
+    def __init__(self, folder: Path, listeners: tuple[Listener, ...] = ()) -> None:
+        self.folder, self.told, self._listeners = folder, RunState(), listeners
+        self._reader = LogReader(folder / "log.jsonl")
+
+    def look(self) -> str:
+        """Take what is new; gives how far the run is."""
+        state = condition(self.folder)  # before the log: what is finished has written all of it
+        for event in self._reader.new():
+            for each in (self.told, *self._listeners):
+                each.take(event)
+        if state == FINISHED and not self.told.accuracies:
+            self.told.take_results(read_json(self.folder / "results.json"))
+        return state
+
+
+def _told(cell: SweepCell, runs: Mapping[Path, _WatchedRun]) -> RunState:
+    if cell.folder is not None:
+        return runs[cell.folder].told
+    told = RunState()
+    if cell.state == FINISHED:
+        told.take_results(cell.results())
+    return told
+
+
+def _follow(look: "Callable[[], tuple[str, RenderableType]]", console: "Console", once: bool) -> None:
+    from rich.live import Live
+
+    state, shown = look()
+    if state == RUNNING and not once:
         with Live(shown, console=console, auto_refresh=False, transient=True) as live:
-            while condition == RUNNING:
+            while state == RUNNING:
                 time.sleep(EVERY)
-                condition, shown = look()
+                state, shown = look()
                 live.update(shown, refresh=True)
     console.print(shown)
-    return state
 
 
-RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds cells instead of one run."""
+    return not _is_run(folder) and ((folder / "pack.json").exists() or (folder / "cells").is_dir())
 
 
-def _condition(folder: Path) -> str:
-    if (folder / "results.json").exists():
-        return FINISHED
-    return RUNNING if is_held(folder) else STOPPED
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("recipe.yaml", "log.jsonl", "results.json"))
 
 
 def _check(folder: Path) -> None:
-    if (folder / "recipe.yaml").exists() or (folder / "log.jsonl").exists():
-        return
-    if cells := sorted((folder / "cells").glob("*/log.jsonl"), key=lambda path: path.stat().st_mtime):
-        raise LcaError(f"{folder} is a sweep: watch one of its runs; the latest is {cells[-1].parent}")
-    raise LcaError(f"{folder} {'is no run folder' if folder.exists() else 'does not exist'}; `lca run` makes one")
+    if not _is_run(folder):
+        raise LcaError(f"{folder} {'is no run folder' if folder.exists() else 'does not exist'}; `lca run` makes one")
 
 
 # How it is shown
 
 
-def view(folder: Path, state: RunState, condition: str) -> "RenderableType":
+def view(folder: Path, state: RunState, how_far: str) -> "RenderableType":
     """Where the run is, how its losses go, and the accuracies so far."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    lines: list[Any] = [Text.assemble((str(folder), "bold"), f"  {_recipe(folder)}"), _where(state, condition)]
+    lines: list[Any] = [Text.assemble((str(folder), "bold"), f"  {_recipe(folder)}"), _where(state, how_far)]
     if state.tasks:
         bar = Table.grid(padding=(0, 1))
         done = state.finished_tasks
@@ -174,26 +223,54 @@ def view(folder: Path, state: RunState, condition: str) -> "RenderableType":
     return Group(*lines)
 
 
+STYLES = {RUNNING: "green", FINISHED: "bold green", STOPPED: "yellow", FAILED: "red", OPEN: "dim"}
+
+
+def sweep_view(folder: Path, cells: Sequence[tuple[SweepCell, RunState]]) -> "RenderableType":
+    """How many cells are how far; of each its tasks, and the accuracies after the latest."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = Counter(cell.state for cell, _ in cells)
+    line = ", ".join(f"{counts[state]} {state}" for state in STYLES if counts[state])
+    table = Table(box=None, pad_edge=False)
+    for name in ("cell", "data", "seed", "state", "tasks", "accuracy so far (per cent)"):
+        table.add_column(name, justify="right" if name in {"seed", "tasks"} else "left", overflow="fold")
+    for cell, told in cells:
+        latest = told.accuracies[max(told.accuracies)] if told.accuracies else {}
+        table.add_row(
+            cell.label,
+            short_name(cell.source),
+            str(cell.seed),
+            Text(cell.state, STYLES[cell.state]),
+            f"{told.finished_tasks} of {told.tasks}" if told.tasks else "",
+            ", ".join(f"{branch} {value:.1f}" for branch, value in latest.items()),
+        )
+    return Group(Text.assemble((str(folder), "bold"), f"  {line}"), "", table)
+
+
 def _recipe(folder: Path) -> str:
     try:
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        recipe = recipe_of(folder)
         return f"{recipe['method']['name']} on {recipe['data']['source']}, seed {recipe['seed']}"
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return ""
 
 
-def _where(state: RunState, condition: str) -> Any:
+def _where(state: RunState, how_far: str) -> Any:
     from rich.text import Text
 
-    styles = {RUNNING: "green", FINISHED: "bold green", STOPPED: "yellow"}
-    parts: list[Any] = [(condition, styles[condition])]
-    if condition == STOPPED:
+    parts: list[Any] = [(how_far, STYLES[how_far])]
+    if how_far == STOPPED:
         parts.append(": nothing runs in this folder; the command that began the run goes on with it")
-    elif condition == RUNNING and state.steps:
+    elif how_far == RUNNING and state.steps:
         task, phase, step = next(reversed(state.steps))
         parts.append(f": task {task + 1}, {phase}, {_count(step + 1, _usual(state, phase))}")
         if (left := state.seconds_left()) is not None:
             parts.append(f", about {_time(left)} left")
+    elif how_far == FINISHED and not state.began:
+        parts.append("; its log is not at hand, so there are no losses and times")
     if state.began and state.last:
         parts.append(
             f"; {_time((state.last - state.began).total_seconds())} from the first to the last line of its log"
