@@ -23,7 +23,7 @@ from lca.files import read_json, write_json
 from lca.progress import LineProgress
 from lca.report.figures import growth_curve
 from lca.runs.experiment import run
-from measuring import Settings, clock_of, synthetic
+from measuring import Settings, clock_of, synthetic, threads_beside
 
 SMALL: dict[str, Any] = {
     "classes": (10, 30, 100),
@@ -155,6 +155,7 @@ def main() -> None:
     if unknown := set(options.names) - set(AXES):
         parser.error(f"unknown {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
     compute, progress = Compute.choose(options.device), LineProgress()
+    torch.set_num_threads(threads_beside(compute.device))
     results = read_json(options.out) if options.out and options.out.exists() else {}
     for name in options.names or AXES:
         progress.line(name)

@@ -7,6 +7,7 @@ and the best of the repeats counts: it is the one that other work disturbed leas
 
 import copy
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -144,6 +145,11 @@ def clock_of(settings: Settings) -> Callable[[], float]:
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def threads_beside(device: torch.device) -> int:
+    """Torch's. A GPU's program has the machine for itself; on a busy one two threads wait for each other."""
+    return min(8, os.cpu_count() or 1) if device.type == "cuda" else 1
 
 
 def transformer(name: str) -> VisionTransformer:

@@ -30,7 +30,7 @@ import whole_run
 from lca.device import Compute, versions
 from lca.errors import LcaError
 from lca.files import read_json, write_json
-from measuring import Comparison, Settings, duration, quantity
+from measuring import Comparison, Settings, duration, quantity, threads_beside
 from summary import summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,11 +114,6 @@ def _without_out(arguments: list[str]) -> list[str]:
     """Where the result went says nothing about it."""
     place = arguments.index("--out") if "--out" in arguments else len(arguments)
     return [each for each in arguments[:place] + arguments[place + 2 :] if not each.startswith("--out=")]
-
-
-def threads_beside(device: torch.device) -> int:
-    """A GPU's program has the machine for itself; on a busy one two threads wait for each other."""
-    return min(8, os.cpu_count() or 1) if device.type == "cuda" else 1
 
 
 def machine(compute: Compute) -> dict[str, Any]:
