@@ -63,7 +63,7 @@ def test_accuracy_over_a_number_that_spans_decades(drawn):
     page, figures = drawn(none=4, λeq0=9, λeq0_01=8, λeq1=7, λeq100=6)
     assert "Accuracy over λ" in page
     figure = figures["digits-over-λ"]
-    assert figure.get_suptitle() == "Accuracy over λ, digits"
+    assert figure.get_suptitle() == "Accuracy over λ, digits, ± standard deviation over seeds"
     average, last = figure.axes
     assert (average.get_ylabel(), last.get_ylabel()) == ("average accuracy (%)", "last accuracy (%)")
     assert [label.get_text() for label in last.get_xticklabels()] == ["0", "0.01", "1", "100"]

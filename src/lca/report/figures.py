@@ -28,10 +28,10 @@ SMALL = (5.2, 3.4)
 """Inches of a figure that stays readable on a phone."""
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path, dpi: int = 150) -> None:
     """Write a figure in the format of its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _render(figure, path, dpi=150)
+    _render(figure, path, dpi=dpi)
 
 
 def titled(figure: "Figure", title: str) -> "Figure":

@@ -87,7 +87,7 @@ class Report:
         }
         panels["Overall"] = _by_label((row, Measured([together.mean(row.label)], None)) for row in columns[0])
         drawn = figures.grouped_bars(panels, "average accuracy (%)")
-        return self._figure(drawn, "Average accuracy on all data sets", "all", "bars")
+        return self._figure(drawn, f"Average accuracy on all data sets{_spread(columns[0])}", "all", "bars")
 
     def _section(self, name: str, short: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
         """Everything about one data set."""
@@ -125,7 +125,8 @@ class Report:
             }
             panels[title] = (lines, {row.label: _point(row.measured[column]) for row in beside})
         drawn = figures.over_numbers(panels, found.name)
-        picture = self._figure(drawn, f"Accuracy over {found.name}, {short}", short, "over", found.name)
+        rows = [*beside, *(row for points in found.lines.values() for row in points.values())]
+        picture = self._figure(drawn, f"Accuracy over {found.name}, {short}{_spread(rows)}", short, "over", found.name)
         return {"name": found.name, "figure": picture, "left_out": len(found.others) - len(beside)}
 
     def _bars(self, short: str, rows: Sequence[Classifier]) -> Any:
@@ -133,7 +134,8 @@ class Report:
             title: _by_label((row, row.measured[column]) for row in rows)
             for column, title in (("AA", "average accuracy"), ("last", "last accuracy"))
         }
-        return self._figure(figures.grouped_bars(panels, "%"), f"Accuracies on {short}", short, "bars")
+        drawn = figures.grouped_bars(panels, "%")
+        return self._figure(drawn, f"Accuracies on {short}{_spread(rows)}", short, "bars")
 
     def _curves(self, short: str, rows: Sequence[Classifier], numbers: Ablation | None) -> dict[str, Any]:
         """The accuracy after each task, and what the LCA paper plots instead; of what depends on a number, the best."""
@@ -144,10 +146,10 @@ class Report:
         running = {label: [running_means(curve) for curve in seeds] for label, seeds in after.items()}
         curves = figures.named_curves(after, "accuracy (%)")
         means = figures.named_curves(running, "mean accuracy so far (%)")
-        title = "Accuracy on all classes seen so far"
+        title, end = "Accuracy on all classes seen so far", f"{short}{_spread(rows)}"
         return {
-            "curves": self._figure(curves, f"{title}, {short}", short, "curves"),
-            "running": self._figure(means, f"{title}, mean over the tasks so far, {short}", short, "running-means"),
+            "curves": self._figure(curves, f"{title}, {end}", short, "curves"),
+            "running": self._figure(means, f"{title}, mean over the tasks so far, {end}", short, "running-means"),
             "curve_count": len(rows),
         }
 
@@ -289,13 +291,18 @@ class Report:
 
 def _by_label(rows: Iterable[tuple[Classifier, Measured]]) -> figures.Bars:
     """Mean and deviation by label and branch, a method's own alignment under one name; of a single label by branch."""
+    rows = [*rows]
+    if len({row.row.group for row, _ in rows}) == 1:
+        return {row.label: {"": _point(measured)} for row, measured in rows}
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for row, measured in rows:
         found.setdefault(row.row.group, {})["its own" if row.own else row.branch] = _point(measured)
-    if len(found) > 1:
-        return found
-    ((label, branches),) = found.items()
-    return {branch: {label: point} for branch, point in branches.items()}
+    return found
+
+
+def _spread(rows: Iterable[Classifier]) -> str:
+    """For titles of figures that show it."""
+    return ", ± standard deviation over seeds" if any(len(row.runs) > 1 for row in rows) else ""
 
 
 def _point(measured: Measured) -> tuple[float, float | None]:
