@@ -160,7 +160,7 @@ def training_cost(extractor: FeatureExtractor, images: ImageSet, case: Case, set
 
 def _extraction(extractor: FeatureExtractor, images: ImageSet, case: Case, settings: Settings) -> Cost:
     if extractor.compute.compiled:
-        extractor.compiled.add(case.batch)
+        extractor.compile_for(case.batch)
 
     def work() -> None:
         extract(extractor, images, Progress(), "", case.batch)

@@ -12,7 +12,7 @@ from lca.backbones import Backbone
 from lca.backbones.patches import project_by_product
 from lca.config import TuningOptions
 from lca.data.images import ImageSet, Pixels
-from lca.data.views import evaluation_view
+from lca.data.views import channels, evaluation_view, scaled
 from lca.device import CompiledForSizes, Compute
 from lca.progress import Progress
 from lca.randomness import generator
@@ -50,12 +50,22 @@ class FeatureExtractor(nn.Module):
         self.to(compute.device)
         self._is_settled = False
         self.compiled = CompiledForSizes(self._pooled, required=compute.compiled is True)
+        self._channels = channels(self.preprocessing, compute.device)
+        self.scaling = CompiledForSizes(self._scaled, required=compute.compiled is True)
 
     def forward(self, views: Tensor) -> Tensor:
         """(n, 3, size, size) -> (n, width) in float32."""
         with self.compute.autocast():
             features = self.compiled(views).float()
         return features if self.norm is None else self.norm(features)
+
+    def compile_for(self, size: int) -> None:
+        """Batches of this size are compiled from now on: the transformer, and the scaling of views to one pass."""
+        self.compiled.add(size)
+        self.scaling.add(size)
+
+    def _scaled(self, crops: Tensor) -> Tensor:
+        return scaled(crops, *self._channels)
 
     def _pooled(self, views: Tensor) -> Tensor:
         pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
@@ -127,7 +137,7 @@ class FeatureExtractor(nn.Module):
         return features
 
     def evaluation_views(self, pixels: Pixels) -> Tensor:
-        return evaluation_view(pixels.to(self.compute.device), self.preprocessing, self.centre_crop)
+        return evaluation_view(pixels.to(self.compute.device), self.preprocessing, self.centre_crop, self.scaling)
 
 
 class _Pooled(nn.Module):
@@ -159,7 +169,7 @@ def extract(
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     if extractor.compiled.active:
-        extractor.compiled.add(batch_size)
+        extractor.compile_for(batch_size)
     training, device = extractor.training, extractor.compute.device
     own, _ = current().share(torch.arange(len(images)))
     extractor.eval()

@@ -52,8 +52,9 @@ class TrainingViews:
         self._flips.copy_(flips)
 
     def __call__(self, index: Tensor) -> Tensor:
-        preprocessing = self._setting.extractor.preprocessing
-        return training_view(self._pixels[index], self._boxes[index], self._flips[index], preprocessing)
+        extractor, pixels = self._setting.extractor, self._pixels[index]
+        drawn = self._boxes[index], self._flips[index]
+        return training_view(pixels, *drawn, extractor.preprocessing, extractor.scaling)
 
 
 @dataclass
@@ -130,7 +131,7 @@ class FineTuning:
         """What `loss` gets of the images of a batch. A subclass may train on something else, features for example."""
         size = sum(each.numel() for each in self._extractor.parameters())
         if self._extractor.compute.compiles(size, len(task.train) * self._options.epochs):
-            self._extractor.compiled.add(current().counts(self._options.batch_size)[current().rank])
+            self._extractor.compile_for(current().counts(self._options.batch_size)[current().rank])
         return TrainingViews(task, self.setting)
 
     def parameters(self) -> dict[str, nn.Parameter]:

@@ -5,6 +5,7 @@ The weights are those of Pillow's resampling (a filter widened by the scale when
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,25 +27,32 @@ class Preprocessing:
     interpolation: str
 
 
-def evaluation_view(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
-    """The central square that spans `centre_crop` of the shorter side, resized and scaled: (n, 3, size, size)."""
-    return _scale(evaluation_crop(pixels, preprocessing, centre_crop), preprocessing)
+Scaling = Callable[[Tensor], Tensor]
+"""Crops (n, 3, size, size) that may overshoot [0, 255] a little -> views."""
+
+
+def evaluation_view(
+    pixels: Pixels, preprocessing: Preprocessing, centre_crop: float, scaling: Scaling | None = None
+) -> Tensor:
+    """The central square that spans `centre_crop` of the shorter side, resized and scaled: (n, 3, size, size).
+
+    `scaling` is `scaled` with this preprocessing, where it comes in a faster form.
+    """
+    crops = _resized(pixels, _central(pixels.sizes, centre_crop), preprocessing.size, preprocessing.interpolation)
+    return scaling(crops) if scaling else scaled(crops, *channels(preprocessing, crops.device))
 
 
 def evaluation_crop(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
-    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]. It lies as torchvision cuts it."""
-    sizes = pixels.sizes
-    side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
-    corner = ((sizes - side[:, None]) / 2).round().long()
-    boxes = torch.cat([corner, side[:, None], side[:, None]], dim=1)
-    return resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation)
+    """The same square before it is scaled: float (n, 3, size, size) in [0, 255]."""
+    return resize_crops(pixels, _central(pixels.sizes, centre_crop), preprocessing.size, preprocessing.interpolation)
 
 
-def training_view(pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing) -> Tensor:
+def training_view(
+    pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing, scaling: Scaling | None = None
+) -> Tensor:
     """The drawn crops, resized bilinearly (as torchvision's RandomResizedCrop does), mirrored where drawn, scaled."""
-    crops = resize_crops(pixels, boxes, preprocessing.size, "bilinear")
-    mirrored = torch.where(flips[:, None, None, None].to(crops.device), crops.flip(3), crops)
-    return _scale(mirrored, preprocessing)
+    crops = _resized(pixels, boxes, preprocessing.size, "bilinear", flips)
+    return scaling(crops) if scaling else scaled(crops, *channels(preprocessing, crops.device))
 
 
 def draw_crops(sizes: Tensor, options: AugmentOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -83,12 +91,26 @@ def draw_crops(sizes: Tensor, options: AugmentOptions, generator: torch.Generato
 
 def resize_crops(pixels: Pixels, boxes: Tensor, size: int, interpolation: str) -> Tensor:
     """Crop each image to its box and resize to (size, size), antialiased: float (n, 3, size, size) in [0, 255]."""
+    return _resized(pixels, boxes, size, interpolation).clamp(0, 255)
+
+
+def _resized(pixels: Pixels, boxes: Tensor, size: int, interpolation: str, flips: Tensor | None = None) -> Tensor:
+    """The crops before overshoots are cut off. Mirrored are the weights of columns, much the smaller tensor."""
     height, width = pixels.canvas.shape[2:]
     boxes = boxes.to(pixels.canvas.device)
     rows = resize_weights(boxes[:, 0], boxes[:, 2], height, size, interpolation)
     columns = resize_weights(boxes[:, 1], boxes[:, 3], width, size, interpolation)
+    if flips is not None:
+        columns = torch.where(flips[:, None, None].to(columns.device), columns.flip(1), columns)
     resized = torch.einsum("nsh,nchw->ncsw", rows, pixels.canvas.to(rows.dtype))
-    return torch.einsum("ntw,ncsw->ncst", columns, resized).clamp(0, 255)
+    return torch.einsum("ntw,ncsw->ncst", columns, resized)
+
+
+def _central(sizes: Tensor, centre_crop: float) -> Tensor:
+    """The box of the central square of images of `sizes` (n, 2). It lies as torchvision cuts it."""
+    side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
+    corner = ((sizes - side[:, None]) / 2).round().long()
+    return torch.cat([corner, side[:, None], side[:, None]], dim=1)
 
 
 def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, interpolation: str) -> Tensor:
@@ -117,12 +139,13 @@ def _bicubic(distance: Tensor, a: float = -0.5) -> Tensor:
 KERNELS = {"bilinear": _bilinear, "bicubic": _bicubic}
 
 
-def _scale(views: Tensor, preprocessing: Preprocessing) -> Tensor:
-    mean, std = _channels(preprocessing.mean, views.device), _channels(preprocessing.std, views.device)
-    return (views / 255 - mean) / std
+def scaled(crops: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Crops as the backbone wants its input, with a mean and a deviation per channel."""
+    return (crops.clamp(0, 255) / 255 - mean) / std
 
 
 @cache
-def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """A constant per channel, brought to the device once."""
-    return torch.tensor(values, device=device)[:, None, None]
+def channels(preprocessing: Preprocessing, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and deviation per channel, brought to the device once."""
+    mean, std = (torch.tensor(each, device=device)[:, None, None] for each in (preprocessing.mean, preprocessing.std))
+    return mean, std
