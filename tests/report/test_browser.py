@@ -1,6 +1,7 @@
 """The page in a real browser. `make test-browser` installs one."""
 
 import html
+import json
 import os
 import re
 import shutil
@@ -9,9 +10,12 @@ import subprocess
 import pytest
 from PIL import Image
 
+import tiny
+from lca.progress import Progress
 from lca.report.page import Report
 from lca.report.reading import collect
-from packs import made, packed
+from lca.runs.experiment import run
+from packs import damage, made, packed
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -34,18 +38,38 @@ def browse(page, *options):
     return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
+def pack_page(folder):
+    """Two classifiers of a pack, one of them badly named."""
     good, poor = [[9, 9], [7, 7, 7, 7]], [[8, 8], [5, 5, 6, 6]]
     cells = [
         (label, made({"default": rows}, seed=seed, classes=[NASTY, "b", "c", "d"]))
         for label, rows in (("good", good), (NASTY, poor))
         for seed in (1, 2)
     ]
-    text = Report("A title", 20).page(collect([packed(folder / "p.json", *cells)]))
-    (folder / "report.html").write_text(text, encoding="utf-8")
-    return folder / "report.html"
+    return Report("A title", 20).page(collect([packed(folder / "p.json", *cells)]))
+
+
+def run_page(folder):
+    """A run folder with predictions and images, beside another data set; both branches of both on damaged images."""
+    branches = {"none": 60.0, "best": 70.0}
+    content = tiny.recipe(
+        method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1}, keep_models="none"
+    )
+    with tiny.tiny_backbone():
+        run(content, folder / "run")
+    scores = [damage(branch, accuracy) for branch, accuracy in branches.items()]
+    for each in scores:
+        (folder / "run" / f"robustness-{each['branch']}.json").write_text(json.dumps(each))
+    other = made({name: [[9, 9], [7, 7, 7, 7]] for name in branches}, source="folder:somewhere/with/a-long-name/photos")
+    pack = packed(folder / "p.json", ("tiny", other, scores))
+    return Report("A title", 20, images=Progress()).page(collect([folder / "run", pack]))
+
+
+@pytest.fixture(scope="module", params=[pack_page, run_page])
+def page(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(request.param(path.parent), encoding="utf-8")
+    return path
 
 
 def test_no_complaint_and_all_elements(page):
@@ -55,7 +79,26 @@ def test_no_complaint_and_all_elements(page):
     for name in ("data-1", "data-1-comparison", "data-1-details", "recipes", "data-1-1"):
         assert f'id="{name}"' in elements
     bars, curves, differences, each = 1, 2, 1, 2  # of each classifier the heat map and the tasks
-    assert elements.count("<svg") == bars + curves + differences + 2 * each
+    of_pack = bars + curves + differences + 2 * each
+    if 'id="overall"' not in elements:
+        assert elements.count("<svg") == of_pack
+        return
+    damaged, radars, in_detail = 1, 2, 2
+    reliability, drift = 2, 1  # of the run, whose predictions are at hand; `none` stores no classes to drift from
+    assert elements.count("<svg") == bars + 2 * (of_pack + damaged + radars + in_detail) + reliability + drift
+    assert ">photos</a>" in elements, "without where it is"
+
+
+def test_pictures_of_confusions_are_shown(tmp_path):
+    """Each is read and has a size, none is only its alternative text."""
+    (tmp_path / "report.html").write_text(run_page(tmp_path), encoding="utf-8")
+    sizes = answer(
+        tmp_path / "report.html",
+        "[...document.images].map((each) => each.decode().then(() => each.naturalWidth)).length + ' ' + "
+        "[...document.images].filter((each) => each.complete && each.naturalWidth >= 24).length",
+    )
+    shown, whole = sizes.split()
+    assert int(shown) == int(whole) > 0
 
 
 def test_a_complaint_would_be_noticed(tmp_path):
@@ -103,5 +146,7 @@ def test_light_and_dark(page, tmp_path, dark):
     assert (paper < 50, high > 200) == (True, True) if dark else (paper > 240, low < 60) == (True, True)
     colours = "[document.body, ...document.querySelectorAll('figure')].map((each) => getComputedStyle(each).color)"
     texts = "[...document.querySelectorAll('svg [id*=axis] text')].map((each) => getComputedStyle(each).fill)"
-    inks = answer(page, f"[...new Set([...{colours}, ...{texts}])].join(';')", scheme)
-    assert inks == ("rgb(230, 233, 238)" if dark else "rgb(29, 36, 48)"), "labels of axes as the text around them"
+    inks = answer(page, f"[...new Set([...{colours}, ...{texts}])].join(';')", scheme).split(";")
+    radars = {"rgb(0, 114, 178)", "rgb(213, 94, 0)", "rgb(128, 128, 128)"}  # the better one's colour, and the rings'
+    ink = "rgb(230, 233, 238)" if dark else "rgb(29, 36, 48)"
+    assert {*inks} - radars == {ink}, "labels of axes as the text around them"

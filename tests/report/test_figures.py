@@ -1,7 +1,7 @@
 from PIL import Image
 from test_tables import results
 
-from lca.report.figures import PALETTE, accuracy_curves, radar
+from lca.report.figures import PALETTE, accuracy_curves, file_name, grouped_bars, radar, titled
 from lca.report.tables import rows_of
 
 
@@ -42,3 +42,33 @@ def test_a_radar_of_two_says_how_much_the_first_is_better():
     (plain,) = radar({"a": ours, "b": theirs}).axes
     assert [label.get_text() for label in plain.get_xticklabels()] == ["fog", "zoom blur", "snow"]
     assert plain.get_ylim() == (0, 100)
+
+
+def test_bars_of_more_kinds_than_colours_are_hatched():
+    bars = {label: {f"kind {n}": (50.0 + n, 1.0) for n in range(10)} for label in ("a", "b")}
+    figure = grouped_bars({"one": bars, "two": bars}, "%")
+    looks = [(patch.get_facecolor(), patch.get_hatch()) for patch in figure.legends[0].get_patches()]
+    assert len({colour for colour, _ in looks}) == len(PALETTE)
+    assert len(set(looks)) == 10
+    assert len(figure.axes[0].patches) == 20
+
+
+def test_rings_of_a_radar_are_few_and_end_behind_the_lines():
+    for low, high, rings in ((22.0, 28.0, [20, 30]), (31.0, 68.0, [40, 60]), (5.0, 99.0, [20, 40, 60, 80, 100])):
+        lines = {"a": {"fog": low, "snow": high, "frost": high}, "b": {"fog": high, "snow": low, "frost": low}}
+        (axes,) = radar(lines, relative=True).axes
+        assert [*axes.get_yticks()] == rings
+        assert axes.get_ylim()[0] <= low
+        assert high <= axes.get_ylim()[1]
+
+
+def test_a_figure_to_stand_alone_has_room_for_its_title():
+    figure = grouped_bars({"one": {"a": {"x": (50.0, None)}}}, "%")
+    before = figure.get_figheight()
+    titled(figure, "a title " * 20)
+    assert "\n" in figure.get_suptitle()
+    assert figure.get_figheight() > before + 0.2
+
+
+def test_names_of_files():
+    assert file_name("vtab-mini", "IM λ=0.1", "relative to", "<b>/..") == "vtab-mini-IM-λ-0-1-relative-to-b"
