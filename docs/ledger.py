@@ -31,6 +31,8 @@ KINDS = {
 """What may be compared, and how it is called in the table: average accuracy, robustness, bytes stored."""
 FEWER = ("flip_rate", "MB")
 """Of these less is better."""
+SEEDS = 3
+"""Of a complete pack."""
 MANY = 3
 """More pairs than these are counted."""
 
@@ -187,18 +189,22 @@ def _difference(differences: Sequence[float], allowed: float, fewer: bool) -> Fi
     mean, interval = _mean(differences), student_interval(differences) if len(differences) > 1 else None
     low, high = interval or ((mean, mean) if len(differences) > 1 else (-math.inf, math.inf))
     text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" if interval else f"{mean:+.2f}"
+    text += f" ({len(differences)} of {SEEDS} seeds)" if len(differences) < SEEDS else ""
     low, high = (-high, -low) if fewer else (low, high)
     return text, SUPPORTED if low > -allowed else CONTRADICTED if high < -allowed else UNDECIDED
 
 
 def _everywhere(one: Classifier, two: Classifier) -> Finding:
+    """The mean of every kind of damage must be above; one that is below contradicts only if its interval is."""
     seeds = [seed for seed in one.robustness if seed in two.robustness]
     ours, theirs = ([row.robustness[seed].by_kind() for seed in seeds] for row in (one, two))
-    gains = {kind: _mean(a[kind] - b[kind] for a, b in zip(ours, theirs, strict=True)) for kind in ours[0]}
-    worst = min(gains, key=lambda kind: gains[kind])
-    above = sum(gain > 0 for gain in gains.values())
-    text = f"{above} of {len(gains)} kinds, least {worst} {gains[worst]:+.1f}"
-    return text, SUPPORTED if above == len(gains) else CONTRADICTED
+    gains = {kind: [a[kind] - b[kind] for a, b in zip(ours, theirs, strict=True)] for kind in ours[0]}
+    worst = min(gains, key=lambda kind: _mean(gains[kind]))
+    above = sum(_mean(gain) > 0 for gain in gains.values())
+    text, verdict = _difference(gains[worst], 0.0, fewer=False)
+    if verdict != CONTRADICTED:
+        verdict = SUPPORTED if above == len(gains) else UNDECIDED
+    return f"{above} of {len(gains)} kinds, least {worst} {text}", verdict
 
 
 def _values(row: Classifier, of: str) -> dict[int, float]:

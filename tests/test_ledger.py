@@ -49,7 +49,7 @@ def test_one_seed_decides_nothing(tmp_path):
     content = read_json(pack(tmp_path, lca=(2, 3, 4)))
     write_json(tmp_path / "one.json", content | {"cells": content["cells"][:1]})
     assert judged(tmp_path / "one.json", better=[["IM lca", "IM none"]]) == (
-        "digits +2.50",
+        "digits +2.50 (1 of 3 seeds)",
         "not supported: undecided",
     )
 
@@ -112,7 +112,10 @@ def test_robustness_and_bytes(tmp_path):
     assert judged(path, better=pair, of=["flip_rate"])[1] == "supported", "fewer flips are better"
     assert judged(path, better=pair, of=["MB"]) == ("digits MB -1.00 [-1.00, -1.00]", "supported")
     text, verdict = judged(path, everywhere=["IM lca", "IM none"])
-    assert (text, verdict) == ("digits 2 of 3 kinds, least tilt, frames -6.0", "not supported: contradicted")
+    assert (text, verdict) == (
+        "digits 2 of 3 kinds, least tilt, frames -6.00 [-8.48, -3.52]",
+        "not supported: contradicted",
+    )
 
 
 def test_claims_about_kept_models(tmp_path):

@@ -13,7 +13,8 @@ from lca.recipe_files import read_recipe, recipe_names
 from lca.runs.experiment import run
 from lca.runs.sweep import Cell, expand, known_cells
 
-PACK = Path(__file__).parents[1] / "results" / "compare-mini.json"
+RESULTS = Path(__file__).parents[1] / "results"
+PACKS = [RESULTS / "compare-mini.json", *sorted(RESULTS.glob("paper-*.json"))]
 PAPER = [name for name in recipe_names() if name.startswith("paper/")]
 DOCUMENT = Path(__file__).parents[1] / "docs" / "paper.md"
 
@@ -74,7 +75,7 @@ def test_the_document_counts_the_trainings_and_what_has_been_measured():
         r"^\| `(paper/[\w-]+)` \|.*\| (\d+) \| (\d+) \| (\d+) \|$", DOCUMENT.read_text(), re.M
     ):
         told[name] = tuple(map(int, counts))
-    known = known_cells([read_json(PACK)])
+    known = known_cells(read_json(path) for path in PACKS)
     assert told == {
         name: (
             len({cell.trunk for cell in cells_of(name, None)}),
