@@ -21,8 +21,8 @@ def test_the_page_and_its_figures(lca, pack, tmp_path, monkeypatch):
     assert (code, out.splitlines()[0]) == (0, "the report is report.html")
     assert "<h1>pack.json</h1>" in Path("report.html").read_text(encoding="utf-8")
     names = {path.name for path in Path("figures").iterdir()}
-    assert {"data-1-curves.png", "data-1-curves.svg", "data-1-differences.png"} <= names
-    with Image.open("figures/data-1-curves.png") as image:
+    assert {"digits-curves.png", "digits-curves.svg", "digits-minus-good.png"} <= names
+    with Image.open("figures/digits-curves.png") as image:
         image.verify()
     lca("report", pack, "--title", "My title", "--out", "other.html", "--reference", "poor")
     text = Path("other.html").read_text(encoding="utf-8")
@@ -33,6 +33,8 @@ def test_the_page_and_its_figures(lca, pack, tmp_path, monkeypatch):
 def test_tables_are_printed_or_written(lca, pack, tmp_path):
     printed = lca("report", pack, "--csv")[1]
     assert [line["classifier"] for line in csv.DictReader(printed.splitlines())] == ["good", "poor"]
+    only = lca("report", pack, "--csv", "--only", "poor")[1]
+    assert [line["classifier"] for line in csv.DictReader(only.splitlines())] == ["poor"]
     assert r"\toprule" in lca("report", pack, "--latex")[1]
     assert "Minus poor" in lca("report", pack, "--markdown", "--reference", "poor")[1]
     assert lca("report", pack, "--csv", "--out", tmp_path / "t.csv")[1] == ""
@@ -44,6 +46,7 @@ def test_tables_are_printed_or_written(lca, pack, tmp_path):
     [
         (["--csv", "--latex"], "one format each"),
         (["--csv", "--images"], "belong to the page"),
+        (["--only", "god"], "there is no classifier 'god'; did you mean 'good'?"),
         (["--reference", "god"], "there is no classifier 'god'; did you mean 'good'?"),
     ],
 )

@@ -351,7 +351,7 @@ def test_bars_of_damaged_images_rest_on_the_seeds_that_all_have(tmp_path):
     pack = robust_pack(tmp_path / "p.json", IM={1: 60, 2: 62, 4: 10}, SLCA={1: 70, 2: 70, 3: 20}, MOS={1: 50, 2: 60})
     page, report = page_of(pack, detail=0, reference="IM none")
     figure = report.figures["digits-damaged-bars"]
-    assert figure.get_suptitle() == "Accuracy on damaged images, digits, seeds 1, 2"
+    assert figure.get_suptitle() == "Accuracy on damaged images, digits, seeds 1, 2, ± standard deviation"
     axes = figure.axes[0]
     assert [bar.get_width() for bar in axes.patches] == [61, 62, 63, 70, 71, 72, 55, 56, 57]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["IM", "SLCA", "MOS"]
@@ -413,6 +413,12 @@ def test_one_seed_is_compared_image_by_image(seeds):
     for column, name in comparison.METRICS.items():
         assert (found[column].measured.mean, found[column].measured.interval) == expected[name]
         assert found[column].measured.kind == comparison.IMAGES
+
+
+def test_equals_are_not_called_the_best(tmp_path):
+    cells = [(label, made({"default": [[n, n], [n] * 4]})) for label, n in (("a", 8), ("b", 8), ("c", 5))]
+    page, _ = page_of(packed(tmp_path / "p.json", *cells))
+    assert "is among the 2 best of 3 classifiers" in " ".join(" ".join(page.texts).split())
 
 
 def test_one_task_and_one_class(tmp_path):

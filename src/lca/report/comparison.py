@@ -221,7 +221,7 @@ def robust_pairs(rows: Sequence[Classifier], reference: Classifier) -> list[tupl
     return [
         pair
         for number, pair in enumerate(pairs)
-        if same_damage(*pair) and not why_none(*pair, damaged=True) and set(pair) not in map(set, pairs[:number])
+        if not why_none(*pair, damaged=True) and set(pair) not in map(set, pairs[:number])
     ]
 
 

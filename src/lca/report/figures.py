@@ -364,7 +364,7 @@ def grouped_bars(panels: Mapping[str, Bars], x: str) -> "Figure":
     figure = Figure(figsize=(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(kinds)), layout="constrained")
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
     for (title, bars), axes in zip(panels.items(), grid, strict=False):
-        top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values())
+        top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values()) or 1.0
         for start, own in zip(starts, bars.values(), strict=True):
             for place, (kind, (mean, deviation)) in enumerate(own.items()):
                 axes.barh(start + place, mean, 0.92, label=kind, **_fill(kinds.index(kind)))
@@ -393,9 +393,9 @@ def _legend(figure: "Figure", order: Iterable[str]) -> None:
     """Below a figure, what its first axes show, every label once."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     found = dict(zip(labels, handles, strict=True))
-    shown = {_short(label): found[label] for label in order}
-    columns = 5 if sum(map(len, shown)) < 40 else 3
-    figure.legend(shown.values(), shown, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+    shown = {label: found[label] for label in order}
+    names, columns = [_short(label) for label in shown], 5 if sum(map(len, shown)) < 40 else 3
+    figure.legend(shown.values(), names, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
 
 
 def _fill(number: int) -> dict[str, Any]:

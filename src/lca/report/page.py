@@ -199,7 +199,8 @@ class Report:
             what: _by_label((row, Measured([each[what] for each in own], None)) for row, own in summaries.items())
             for what in summaries[rows[0]][0]
         }
-        title = f"Accuracy on damaged images, {short}, {_seeds(seeds)}"
+        spread = ", ± standard deviation" if len(seeds) > 1 else ""
+        title = f"Accuracy on damaged images, {short}, {_seeds(seeds)}{spread}"
         return self._figure(figures.grouped_bars(panels, "%"), title, short, "damaged", "bars")
 
     def _radars(self, short: str, one: Classifier, two: Classifier) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs from run folders, sweep folders and packs, each with the label under which its seeds are put together."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -120,8 +121,9 @@ class SweepCell:
 
     def results(self) -> dict[str, Any]:
         """Of a cell that is finished."""
-        in_folder = self.folder is not None and _finished(self.folder)
-        return read_json(self.folder / "results.json") if self.folder and in_folder else self.entry["results"]
+        if self.folder is None or "results" in self.entry:
+            return dict(self.entry["results"])
+        return read_json(self.folder / "results.json")
 
 
 def sweep_cells(path: Path) -> list[SweepCell]:
@@ -131,7 +133,7 @@ def sweep_cells(path: Path) -> list[SweepCell]:
     and digits are dashes.
     """
     pack = path / "pack.json" if path.is_dir() else path
-    folders = sorted(each for each in pack.parent.glob("cells/*-*-*") if each.is_dir())
+    folders = sorted(each for each in pack.parent.glob("cells/*") if re.fullmatch(r".*-\d+-\w+", each.name))
     if not pack.exists() and folders:
         return [_begun(folder) for folder in folders]
     packed = read_json(pack)
