@@ -1,7 +1,11 @@
 """Draw the figures of paper.md from the packs in results/: `python docs/figures.py`."""
 
 import sys
+from hashlib import sha256
 from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from lca.report.figures import save
 from lca.report.page import Report
@@ -21,6 +25,18 @@ FIGURES = {
     },
     "paper-merge-coefficient": {(): ["vtab-mini-over-α"]},
     "paper-peft": {(): ["vtab-mini-bars"]},
+    "paper-lambda": {(): ["cifar100-mini-over-λ", "vtab-mini-over-λ"]},
+    "paper-samples-per-class": {(): ["cifar100-mini-over-m", "vtab-mini-over-m"]},
+    "paper-selective-heads": {(): ["all-bars"]},
+    "paper-robustness": {
+        (): [
+            "cifar100-mini-damaged-bars",
+            *(
+                f"cifar100-mini-damaged-{one}-relative-to-{two}-corruptions"
+                for one, two in (("IM-lca", "IM-none"), ("SLCA-lca", "SLCA-slca"), ("MOS-lca", "MOS-mos"))
+            ),
+        ]
+    },
 }
 """By pack and classifiers, the names that `lca report --figures` gives them."""
 
@@ -30,13 +46,27 @@ def image(pack: str, figure: str) -> str:
     return f"paper-{pack.removeprefix('paper-')}-{figure.replace('α', 'alpha').replace('λ', 'lambda')}.png"
 
 
+def path(pack: str) -> Path:
+    return ROOT / "results" / f"{pack}.json"
+
+
+def _sign(drawn: Path, pack: str) -> None:
+    """Say in the file which pack it was drawn from, so that a test knows when it is another; 256 colours are enough."""
+    source = PngInfo()
+    source.add_text("Source", sha256(path(pack).read_bytes()).hexdigest())
+    with Image.open(drawn) as picture:
+        small = picture.convert("RGB").quantize()
+    small.save(drawn, pnginfo=source, optimize=True)
+
+
 def main(images: Path = IMAGES) -> None:
     for pack, chosen in FIGURES.items():
         for only, names in chosen.items():
             report = Report(pack, 10, detail=0, only=only)
-            report.page(collect([ROOT / "results" / f"{pack}.json"]))
+            report.page(collect([path(pack)]))
             for name in names:
                 save(report.figures[name], images / image(pack, name), dpi=100)
+                _sign(images / image(pack, name), pack)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+import pytest
 from PIL import Image
 from test_tables import results
 
@@ -60,6 +61,15 @@ def test_rings_of_a_radar_are_few_and_end_behind_the_lines():
         assert [*axes.get_yticks()] == rings
         assert axes.get_ylim()[0] <= low
         assert high <= axes.get_ylim()[1]
+
+
+def test_rings_are_labelled_where_no_line_runs():
+    line = dict(zip(("fog", "snow", "frost", "zoom_blur"), (41.0, 49.0, 45.0, 45.0), strict=True))
+    (axes,) = radar({"a": line, "b": line}, relative=True).axes
+    assert [*axes.get_yticks()] == [40, 50]
+    assert axes.get_rlabel_position() == pytest.approx(90 * 2.5), (
+        "between frost and zoom blur, midway between two rings"
+    )
 
 
 def test_a_figure_to_stand_alone_has_room_for_its_title():

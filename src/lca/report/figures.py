@@ -320,12 +320,23 @@ def radar(
     axes.set_ylim(0, 100)
     if relative:
         _highlight_difference(axes, angles, *lines.values())
-    axes.set_rlabel_position(180 / len(kinds))  # between the first two axes
+    axes.set_rlabel_position(360 / len(kinds) * (_free_sector(axes.get_yticks(), [*lines.values()]) + 0.5))
     axes.tick_params(axis="y", labelsize=8, labelcolor="grey")
     axes.set_title(title)
     what = " relative to ".join(lines) if relative else None
     figure.legend(title=what, title_fontsize=8, frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     return figure
+
+
+def _free_sector(rings: Iterable[float], lines: Sequence[Sequence[float]]) -> int:
+    """Between which axis and the next one the labels of the rings are farthest from the lines."""
+    rings = [*rings]
+
+    def distance(sector: int) -> float:
+        ends = [value for line in lines for value in (line[sector], line[(sector + 1) % len(line)])]
+        return min(max(ring - max(ends), min(ends) - ring) for ring in rings)
+
+    return max(range(len(lines[0])), key=distance)
 
 
 def _change(ours: float, theirs: float) -> str:
