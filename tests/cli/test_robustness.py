@@ -112,7 +112,7 @@ def test_a_table_a_file_and_a_radar(lca, model):
 def drawn(monkeypatch):
     """The radars that were drawn, as figures."""
     figures = []
-    monkeypatch.setattr("lca.report.figures.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("lca.report.radars.save", lambda figure, path: figures.append(figure))
     return figures
 
 
@@ -184,7 +184,7 @@ def test_numbers_are_printed_though_they_cannot_be_stored_or_drawn(lca, model, m
         raise LcaError("no room")
 
     monkeypatch.setattr("lca.files.write_atomic", full)
-    monkeypatch.setattr("lca.report.figures.save", full)
+    monkeypatch.setattr("lca.report.radars.save", full)
     words = ("photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
     for output in (("--out", "one.json"), ("--radar", "radar.png")):
         code, out, err = lca("robustness", "model", *words, *output)

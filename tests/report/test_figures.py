@@ -2,7 +2,8 @@ import pytest
 from PIL import Image
 from test_tables import results
 
-from lca.report.figures import PALETTE, accuracy_curves, file_name, grouped_bars, radar, titled
+from lca.report.figures import PALETTE, accuracy_curves, file_name, grouped_bars, titled
+from lca.report.radars import radar
 from lca.report.tables import rows_of
 
 

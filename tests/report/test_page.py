@@ -20,7 +20,8 @@ from lca.evaluation.stored import StoredAnswers, read_run
 from lca.progress import Progress
 from lca.report import comparison
 from lca.report.confusions import confusions
-from lca.report.page import Report, drift, pooled
+from lca.report.facts import drift_of, pooled_reliability
+from lca.report.page import Report
 from lca.report.reading import Run, collect
 from lca.runs.experiment import run
 from lca.runs.sweep import expand, sweep
@@ -388,10 +389,10 @@ def test_reliability_of_several_runs_together():
     one = [{"low": 0.0, "high": 50.0, "images": 1, "mean_probability": 40.0, "accuracy": 0.0}]
     two = [{"low": 0.0, "high": 50.0, "images": 3, "mean_probability": 20.0, "accuracy": 100.0}]
     empty = [{"low": 0.0, "high": 50.0, "images": 0, "mean_probability": None, "accuracy": None}]
-    assert pooled([one, two, empty]) == [
+    assert pooled_reliability([one, two, empty]) == [
         {"low": 0.0, "high": 50.0, "images": 4, "mean_probability": 25.0, "accuracy": 75.0}
     ]
-    assert pooled([empty]) == empty
+    assert pooled_reliability([empty]) == empty
 
 
 def test_drift_by_hand():
@@ -399,7 +400,7 @@ def test_drift_by_hand():
     stored = StoredAnswers(("a", "b"), [1, 1], torch.tensor([0, 0, 1]), after)
     (row,) = comparison.classifiers([Run("a", made({"default": [[1], [1, 1]]}, sizes=(1, 1)))])["digits"]
     row.runs[0].__dict__["answers"] = {"default": stored}
-    assert drift(row) == [[2.0, 3.0], [7.0]], (
+    assert drift_of(row) == [[2.0, 3.0], [7.0]], (
         "the median of the first class's two images rises, the other has one image"
     )
 

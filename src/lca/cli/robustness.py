@@ -157,7 +157,7 @@ def _check_outputs(out: Path | None, radar: Path | None) -> None:
 
 def _check_radar(ours: Sequence[str], theirs: Sequence[str], progress: Any) -> None:
     """Refuse a radar with too few axes, and tell which kinds of damage have none."""
-    from lca.report.figures import FEWEST_KINDS
+    from lca.report.radars import FEWEST_KINDS
 
     shown = [kind for kind in ours if kind in theirs]
     if len(shown) < FEWEST_KINDS:
@@ -216,7 +216,7 @@ def _print(scores: Any, other: Any) -> None:
 
 
 def _draw(scores: Any, other: Any, path: Path, model: Path, against: Path | None) -> None:
-    from lca.report.figures import robustness_radar
+    from lca.report.radars import robustness_radar
 
     name = model.absolute().name
     models, where = {name: scores.by_kind()}, [scores.where]

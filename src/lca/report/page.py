@@ -1,21 +1,19 @@
 """One HTML page about runs: it needs no network and no other file."""
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from lca.errors import LcaError
 from lca.evaluation.accuracy import running_means
-from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison, figures
 from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
+from lca.report.facts import classes_of, drift_of, facts_of, pooled_reliability, recipes_of, tasks_of
+from lca.report.radars import FEWEST_KINDS, radar
 from lca.report.reading import Collection, Run
 from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_names
 from lca.robustness.scores import RobustnessScores
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
     from lca.data.images import ImageSet
     from lca.progress import Progress
-
-CLASSES = 5
-"""Classes that are shown from either end."""
 
 
 @dataclass
@@ -75,7 +70,7 @@ class Report:
             metrics=METRICS,
             damage=DAMAGE,
             legend=LEGEND,
-            recipes=_recipes(collection.runs),
+            recipes=recipes_of(collection.runs),
         )
 
     def _overall_bars(self, together: comparison.Overall, short: Mapping[str, str]) -> Any:
@@ -105,7 +100,7 @@ class Report:
             "ranks": comparison.mean_ranks(blocks) if len(rows) > 1 else {},
             "blocks": len(blocks),
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
-            "facts": _facts(rows),
+            "facts": facts_of(rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
             "bars": self._bars(short, rows) if len(rows) > 1 and not numbers else None,
             **self._curves(short, order, numbers),
@@ -212,10 +207,10 @@ class Report:
             "sequences": RobustnessScores.by_sequence,
         }.items():
             values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
-            if len(set.intersection(*map(set, values.values()))) >= figures.FEWEST_KINDS:
+            if len(set.intersection(*map(set, values.values()))) >= FEWEST_KINDS:
                 title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {_seeds(seeds)}"
                 names = (short, "damaged", one.label, "relative to", two.label, kind)
-                drawn[kind] = self._figure(figures.radar(values, size=(5.8, 5.6), relative=True), title, *names)
+                drawn[kind] = self._figure(radar(values, size=(5.8, 5.6), relative=True), title, *names)
         return {"pair": f"{one.label} relative to {two.label}", "seeds": _seeds(seeds), "figures": drawn}
 
     def _detail(self, name: str, short: str, row: Classifier) -> dict[str, Any]:
@@ -229,13 +224,13 @@ class Report:
         metrics = [run.results["branches"][row.branch]["metrics"] for run in row.runs]
         stored = [each["calibration"] for each in metrics if "calibration" in each]
         calibration = [each.calibration() for each in row.answers] or stored
-        bins = pooled([each["reliability"] for each in calibration]) if calibration else []
+        bins = pooled_reliability([each["reliability"] for each in calibration]) if calibration else []
         strangers = [each["unknown_detection"] for each in metrics if each.get("unknown_detection")]
-        moved = drift(row)
-        radar = {
+        moved = drift_of(row)
+        by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
-        common = set.intersection(*map(set, radar.values())) if radar else set()
+        common = set.intersection(*map(set, by_kind.values())) if by_kind else set()
         return {
             "id": name,
             "row": row,
@@ -243,16 +238,16 @@ class Report:
             "forgetting": picture(figures.forgetting_by_task(matrix), "What is left of every task", "tasks")
             if len(matrix) > 1
             else None,
-            "tasks": _tasks(matrix, row.records[0].task_sizes),
-            "classes": _classes(row),
+            "tasks": tasks_of(matrix, row.records[0].task_sizes),
+            "classes": classes_of(row),
             "confusions": self._confusions(row),
             "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
             "drift": picture(figures.drift_curves(moved), "Drift of every task", "drift") if moved else None,
             "robustness": row.robustness,
-            "radar": picture(figures.radar(radar, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")
-            if len(common) >= figures.FEWEST_KINDS
+            "radar": picture(radar(by_kind, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")
+            if len(common) >= FEWEST_KINDS
             else None,
             "bytes": bytes_of(row.runs[0].results, row.branch),
             "seconds": seconds_by_phase(row.runs[0].results, row.branch),
@@ -330,108 +325,3 @@ def _means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean over seeds of what all of them have."""
     names = [name for name in seeds[0] if all(name in each for each in seeds)] if seeds else []
     return {name: statistics.fmean(each[name] for each in seeds) for name in names}
-
-
-def pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The reliability tables of several runs as one."""
-    found = []
-    for bins in zip(*tables, strict=True):
-        images = sum(each["images"] for each in bins)
-        means = {
-            key: sum(each[key] * each["images"] for each in bins if each["images"]) / images if images else None
-            for key in ("mean_probability", "accuracy")
-        }
-        found.append({"low": bins[0]["low"], "high": bins[0]["high"], "images": images, **means})
-    return found
-
-
-def _facts(rows: Sequence[Classifier]) -> dict[str, str]:
-    """What was run on a data set; where runs differ, all values are named."""
-    runs = list({id(run): run for row in rows for run in row.runs}.values())
-    data = [run.results["data"] for run in runs]
-
-    def all_of(values: Sequence[Any]) -> str:
-        return ", ".join(map(str, dict.fromkeys(values)))
-
-    return {
-        "data": all_of([run.source for run in runs]),
-        "classes": all_of([len(each["class_order"]) for each in data]),
-        "tasks": all_of([len(each["task_sizes"]) for each in data]),
-        "training images": all_of([f"{sum(each['train_images']):,}" for each in data]),
-        "test images": all_of([f"{sum(each['test_images']):,}" for each in data]),
-        "measured on": all_of([f"{run.results['recipe']['data']['evaluate']} images" for run in runs]),
-        "seeds": all_of(sorted(run.seed for run in runs)),
-        "backbone": all_of([run.results["backbone"]["name"] for run in runs]),
-        "machine": all_of([_machine(run.results["machine"]) for run in runs]),
-    }
-
-
-def _machine(facts: Mapping[str, str]) -> str:
-    exact = ", exact" if facts.get("exact") == "true" else ""
-    return f"{facts['name']}, {facts['precision']}{exact}"
-
-
-def _tasks(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    return [
-        {
-            "classes": size,
-            "learnt": matrix[task][task],
-            "best": max(row[task] for row in matrix[task:]),
-            "last": matrix[-1][task],
-        }
-        for task, size in enumerate(sizes)
-    ]
-
-
-def _classes(row: Classifier) -> list[dict[str, Any]]:
-    """The worst and the best classes after the last task, all seeds together."""
-    right: Counter[str] = Counter()
-    images: Counter[str] = Counter()
-    for run, record in zip(row.runs, row.records, strict=True):
-        for name, correct, total in zip(
-            run.results["data"]["class_order"], record.correct[-1], record.total, strict=True
-        ):
-            right[name] += correct
-            images[name] += total
-    order = sorted((name for name in images if images[name]), key=lambda name: (right[name] / images[name], name))
-    chosen = order if len(order) <= 2 * CLASSES else order[:CLASSES] + order[-CLASSES:]
-    return [
-        {"name": name, "right": right[name], "images": images[name], "ends": wilson_interval(right[name], images[name])}
-        for name in chosen
-    ]
-
-
-def drift(row: Classifier) -> list[list[float]]:
-    """The median unknown score of the test images of every task, after it and after each later task, mean over seeds.
-    Empty where no scores were stored."""
-    found = []
-    for answers in row.answers:
-        if not all("unknown" in part for part in answers.after):
-            return []
-        end, lines = 0, []
-        for task, size in enumerate(answers.task_sizes):
-            own = (answers.labels >= end) & (answers.labels < end + size)
-            scores = [part["unknown"].double()[own[: len(part["unknown"])]] for part in answers.after[task:]]
-            lines.append([float(each.quantile(0.5)) for each in scores])
-            end += size
-        found.append(lines)
-    return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
-
-
-def _recipes(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The recipe of every label and data set with its seeds, versions and hashes."""
-    grouped: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        grouped.setdefault((run.source, run.label), []).append(run)
-    return [
-        {
-            "name": label or members[0].results["recipe"]["name"],
-            "source": source,
-            "seeds": sorted(run.seed for run in members),
-            "recipe": yaml.safe_dump(members[0].results["recipe"], sort_keys=False, allow_unicode=True),
-            "versions": members[0].results["versions"],
-            "weights": members[0].results["backbone"]["sha256"],
-            "data": members[0].results["data"]["sha256"],
-        }
-        for (source, label), members in grouped.items()
-    ]

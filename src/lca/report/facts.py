@@ -1,0 +1,120 @@
+"""What a report says of runs besides their metrics: what was run, tasks, classes, reliability, drift, recipes."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from lca.evaluation.calibration import wilson_interval
+from lca.report.comparison import Classifier
+from lca.report.reading import Run
+
+CLASSES = 5
+"""Classes that are shown from either end."""
+
+
+def pooled_reliability(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The reliability tables of several runs as one."""
+    found = []
+    for bins in zip(*tables, strict=True):
+        images = sum(each["images"] for each in bins)
+        means = {
+            key: sum(each[key] * each["images"] for each in bins if each["images"]) / images if images else None
+            for key in ("mean_probability", "accuracy")
+        }
+        found.append({"low": bins[0]["low"], "high": bins[0]["high"], "images": images, **means})
+    return found
+
+
+def facts_of(rows: Sequence[Classifier]) -> dict[str, str]:
+    """What was run on a data set; where runs differ, all values are named."""
+    runs = list({id(run): run for row in rows for run in row.runs}.values())
+    data = [run.results["data"] for run in runs]
+
+    def all_of(values: Sequence[Any]) -> str:
+        return ", ".join(map(str, dict.fromkeys(values)))
+
+    return {
+        "data": all_of([run.source for run in runs]),
+        "classes": all_of([len(each["class_order"]) for each in data]),
+        "tasks": all_of([len(each["task_sizes"]) for each in data]),
+        "training images": all_of([f"{sum(each['train_images']):,}" for each in data]),
+        "test images": all_of([f"{sum(each['test_images']):,}" for each in data]),
+        "measured on": all_of([f"{run.results['recipe']['data']['evaluate']} images" for run in runs]),
+        "seeds": all_of(sorted(run.seed for run in runs)),
+        "backbone": all_of([run.results["backbone"]["name"] for run in runs]),
+        "machine": all_of([_machine(run.results["machine"]) for run in runs]),
+    }
+
+
+def _machine(facts: Mapping[str, str]) -> str:
+    exact = ", exact" if facts.get("exact") == "true" else ""
+    return f"{facts['name']}, {facts['precision']}{exact}"
+
+
+def tasks_of(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "classes": size,
+            "learnt": matrix[task][task],
+            "best": max(row[task] for row in matrix[task:]),
+            "last": matrix[-1][task],
+        }
+        for task, size in enumerate(sizes)
+    ]
+
+
+def classes_of(row: Classifier) -> list[dict[str, Any]]:
+    """The worst and the best classes after the last task, all seeds together."""
+    right: Counter[str] = Counter()
+    images: Counter[str] = Counter()
+    for run, record in zip(row.runs, row.records, strict=True):
+        for name, correct, total in zip(
+            run.results["data"]["class_order"], record.correct[-1], record.total, strict=True
+        ):
+            right[name] += correct
+            images[name] += total
+    order = sorted((name for name in images if images[name]), key=lambda name: (right[name] / images[name], name))
+    chosen = order if len(order) <= 2 * CLASSES else order[:CLASSES] + order[-CLASSES:]
+    return [
+        {"name": name, "right": right[name], "images": images[name], "ends": wilson_interval(right[name], images[name])}
+        for name in chosen
+    ]
+
+
+def drift_of(row: Classifier) -> list[list[float]]:
+    """The median unknown score of the test images of every task, after it and after each later task, mean over seeds.
+    Empty where no scores were stored."""
+    found = []
+    for answers in row.answers:
+        if not all("unknown" in part for part in answers.after):
+            return []
+        end, lines = 0, []
+        for task, size in enumerate(answers.task_sizes):
+            own = (answers.labels >= end) & (answers.labels < end + size)
+            scores = [part["unknown"].double()[own[: len(part["unknown"])]] for part in answers.after[task:]]
+            lines.append([float(each.quantile(0.5)) for each in scores])
+            end += size
+        found.append(lines)
+    return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
+
+
+def recipes_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The recipe of every label and data set with its seeds, versions and hashes."""
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault((run.source, run.label), []).append(run)
+    return [
+        {
+            "name": label or members[0].results["recipe"]["name"],
+            "source": source,
+            "seeds": sorted(run.seed for run in members),
+            "recipe": yaml.safe_dump(members[0].results["recipe"], sort_keys=False, allow_unicode=True),
+            "versions": members[0].results["versions"],
+            "weights": members[0].results["backbone"]["sha256"],
+            "data": members[0].results["data"]["sha256"],
+        }
+        for (source, label), members in grouped.items()
+    ]
