@@ -14,22 +14,22 @@ from typing import Any
 import yaml
 
 from lca.files import read_json
-from lca.report.comparison import Classifier, choose, classifiers, student_interval
+from lca.report.comparison import LOWER_IS_BETTER, Classifier, choose, classifiers, student_interval
 from lca.report.reading import collect
-from lca.report.tables import markdown_table
+from lca.report.tables import bytes_of, markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADINGS = ["claim", "printed", "published logs", "ours, at mini scale", "verdict", "command"]
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 KINDS = {
     "AA": "",
-    "accuracy_c": "corrupted ",
-    "accuracy_p": "perturbed ",
-    "flip_rate": "flips ",
+    "C": "corrupted ",
+    "P": "perturbed ",
+    "flips": "flips ",
     "MB": "MB ",
 }
 """What may be compared, and how it is called in the table: average accuracy, robustness, bytes stored."""
-FEWER = ("flip_rate", "MB")
+FEWER = (*LOWER_IS_BETTER, "MB")
 """Of these less is better."""
 SEEDS = 3
 """Of a complete pack."""
@@ -209,13 +209,9 @@ def _everywhere(one: Classifier, two: Classifier) -> Finding:
 
 def _values(row: Classifier, of: str) -> dict[int, float]:
     """By seed."""
-    if of == "AA":
-        return row.values("AA")
     if of == "MB":
-        found = {run.seed: run.results["branches"][row.branch].get("storage_bytes") for run in row.runs}
-        alone = {run.seed: run.results["storage_bytes"] for run in row.runs}
-        return {seed: sum((parts or alone[seed]).values()) / 1e6 for seed, parts in found.items()}
-    return {seed: getattr(scores, of) for seed, scores in row.robustness.items()}
+        return {run.seed: sum(bytes_of(run.results, row.branch).values()) / 1e6 for run in row.runs}
+    return row.values(of)
 
 
 def _mean(values: Iterable[float]) -> float:

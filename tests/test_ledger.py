@@ -107,9 +107,9 @@ def test_robustness_and_bytes(tmp_path):
             cell.setdefault("robustness", []).append(scores)
     write_json(path, content)
     pair = [["IM lca", "IM none"]]
-    assert judged(path, better=pair, of=["accuracy_c"]) == ("digits corrupted +4.50 [+2.64, +6.36]", "supported")
-    assert judged(path, better=pair, of=["accuracy_c", "accuracy_p"])[1] == "not supported: contradicted"
-    assert judged(path, better=pair, of=["flip_rate"])[1] == "supported", "fewer flips are better"
+    assert judged(path, better=pair, of=["C"]) == ("digits corrupted +4.50 [+2.64, +6.36]", "supported")
+    assert judged(path, better=pair, of=["C", "P"])[1] == "not supported: contradicted"
+    assert judged(path, better=pair, of=["flips"])[1] == "supported", "fewer flips are better"
     assert judged(path, better=pair, of=["MB"]) == ("digits MB -1.00 [-1.00, -1.00]", "supported")
     text, verdict = judged(path, everywhere=["IM lca", "IM none"])
     assert (text, verdict) == (
