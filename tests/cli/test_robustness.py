@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -271,6 +272,11 @@ def test_several_classifiers_of_a_model_share_the_work(lca, model):
     assert both[0]["corrupted"] != both[1]["corrupted"]
     assert lca("robustness", "model", *few, "--branch", "all", "--out", "all.json", "-q")[0] == 0
     assert both == [json.loads((model / f"all-{name}.json").read_text()) for name in ("none", "lca")]
+    with patch("lca.files.write_atomic", side_effect=LcaError("no room")):
+        code, out, err = lca("robustness", "model", *few, "--branch", "all", "--out", "full.json", "-q")
+    assert code == 2
+    assert "no room" in err
+    assert re.findall(r"branch (\w+)", out) == ["none", "lca"], "what was measured is shown though it cannot be stored"
     for words in (("none", "--branch", "lca"), ("all",)):
         code, _, err = lca("robustness", "model", *few, "--branch", *words, "--json", "-q")
         assert code == 2

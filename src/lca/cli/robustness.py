@@ -123,23 +123,28 @@ def robustness_command(
         progress=progress,
         planned=planned,
     )
-    for name, scores in found.items():
-        facts = {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": name}
-        if theirs is not None and other is not None:
-            unlike = [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]
-            unlike += ["kinds of damage or severities"] * (scores.asked() != other.asked())
-            if unlike:
-                progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
-            facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
-            facts["flip_ratios"] = scores.flip_ratios(other)
-        try:
-            if out is not None:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                write_json(out if len(found) == 1 else out.with_stem(f"{out.stem}-{name}"), facts)
-        finally:  # a full disk does not lose what was measured
+    every = {
+        name: {**scores.as_json(), "model": str(model), "data": data, "seed": seed, "branch": name}
+        for name, scores in found.items()
+    }
+    scores, facts = next(iter(found.values())), next(iter(every.values()))  # the only one, where two are compared
+    if theirs is not None and other is not None:
+        unlike = [key for key in ("data", "images", "seed", "generated") if facts[key] != theirs.get(key)]
+        unlike += ["kinds of damage or severities"] * (scores.asked() != other.asked())
+        if unlike:
+            progress.warning(f"the two were not measured alike: {', '.join(unlike)} differ")
+        facts |= {"against": str(against), "mean_flip_ratio": scores.mean_flip_ratio(other)}
+        facts["flip_ratios"] = scores.flip_ratios(other)
+    try:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            for name, each in every.items():
+                write_json(out if len(every) == 1 else out.with_stem(f"{out.stem}-{name}"), each)
+    finally:  # a full disk does not lose what was measured
+        for name, each in found.items():
             if len(found) > 1:
                 print(f"branch {name}")
-            print(json.dumps(facts, indent=1)) if as_json else _print(scores, other)
+            print(json.dumps(facts, indent=1)) if as_json else _print(each, other)
     if radar is not None:
         _draw(scores, other, radar, model, against)
 
