@@ -141,10 +141,10 @@ def robustness_command(
             for name, each in every.items():
                 write_json(out if len(every) == 1 else out.with_stem(f"{out.stem}-{name}"), each)
     finally:  # a full disk does not lose what was measured
-        for name, each in found.items():
+        for name, own in found.items():
             if len(found) > 1:
                 print(f"branch {name}")
-            print(json.dumps(facts, indent=1)) if as_json else _print(each, other)
+            print(json.dumps(facts, indent=1)) if as_json else _print(own, other)
     if radar is not None:
         _draw(scores, other, radar, model, against)
 
