@@ -7,6 +7,7 @@ from lca.data.images import ImageSet, Pixels, packed
 from lca.data.views import evaluation_view
 from lca.device import Compute
 from lca.features import FeatureExtractor, extract
+from lca.methods.im import ImOptions, IncrementalMerging
 from lca.progress import Progress
 from lca.tuning.lora import LoraLinear
 
@@ -140,3 +141,12 @@ def test_weights_are_settled_once_for_all_batches(make_backbone, make_tuning, ma
     for name, each in extractor.named_parameters():
         assert id(each) == before[name][0]
         assert torch.equal(each, before[name][1])
+
+
+def test_a_method_that_takes_the_extractors_features_settles_them_too(make_setting, make_images):
+    method = IncrementalMerging(make_setting(), ImOptions())
+    images = make_images(("a", "b"), 33)
+    with patch.object(LoraLinear, "folded", autospec=True, side_effect=LoraLinear.folded) as sums:
+        found = method.features(images, "test")
+    assert sums.call_count == len(method.setting.extractor.vit.blocks)  # not once for each of the two batches
+    assert torch.equal(found, extract(method.setting.extractor, images, Progress(), "x"))

@@ -105,6 +105,8 @@ class Method(ABC):
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
         of the images, where they were computed before."""
         names = self.feature_parts() if parts is None else parts
+        if type(self).embed is Method.embed:  # the extractor itself, whose weights are settled once for all batches
+            return extract(self.setting.extractor, images, self.setting.progress, what)
 
         def embed(views: Tensor, *inputs: Tensor) -> Tensor:
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
