@@ -123,7 +123,10 @@ class FineTuning:
         ranks.sum(running.totals)
         loss, correct = (running.totals / sum(map(len, batches))).tolist()
         if not math.isfinite(loss):
-            raise LcaError(f"training diverged in {what}: the loss is {loss}; lower training.lr (it is {options.lr})")
+            key = "lr" if options.rate_scale == 1 else "rate_scale"
+            raise LcaError(
+                f"training diverged in {what}: the loss is {loss}; lower training.{key} (it is {getattr(options, key)})"
+            )
         ranks.check_same(lambda: [each.sum().item() for each in running.parameters.values()], "the tensors being tuned")
         return {"loss": loss, "accuracy": correct}
 

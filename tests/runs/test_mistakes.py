@@ -77,6 +77,13 @@ def test_diverged_training_is_an_error_not_a_row(tmp_path, method):
     assert not (tmp_path / "run" / "results.json").exists()
 
 
+@pytest.mark.parametrize("key", ["lr", "rate_scale"])
+def test_diverged_training_names_the_rate_to_lower(tmp_path, key):
+    hot = {"method": tiny.method_section("finetune"), "training": {"epochs": 2, key: 1e14}}
+    with pytest.raises(LcaError, match=rf"lower training.{key} \(it is 1"):
+        run(tiny.recipe(hot), tmp_path / "run")
+
+
 def test_a_diverged_alignment_is_an_error(tmp_path):
     hot = tiny.branch("hot", lr=1e30, momentum=0.99, first_task=True)
     with pytest.raises(LcaError, match="alignment of branch 'hot' diverged"):
