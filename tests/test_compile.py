@@ -12,7 +12,9 @@ import lca.device
 import tiny
 from lca.device import CompiledForSizes, Compute
 from lca.errors import LcaError
+from lca.features import extract
 from lca.files import load_state
+from lca.progress import Progress
 from lca.runs.experiment import run
 
 
@@ -94,6 +96,16 @@ def test_left_open_the_size_of_a_task_decides():
     compute = Compute(torch.device("cuda"), compiled=None)
     assert not compute.compiles(6_000_000, 8_000)
     assert compute.compiles(86_000_000, 50_000)
+
+
+def test_a_rest_of_the_images_is_not_compiled_for_itself(traced, make_extractor, make_images):
+    """As many images as a batch of training has: its size is compiled, but with gradients."""
+    extractor, images = make_extractor(), make_images(("a", "b"), 2)
+    plain = extract(extractor, images, Progress(), "x")
+    extractor.compile_for(len(images))
+    compiled = extract(extractor, images, Progress(), "x")
+    assert len(images) not in traced
+    assert torch.equal(compiled, plain)
 
 
 @pytest.mark.parametrize("backend", ["traced", "inductor"])

@@ -165,10 +165,11 @@ def extract(
     """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
 
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself, and of what is known of the
-    images besides, a row each. Several ranks share out the images; all of them get all features.
+    images besides, a row each. Several ranks share out the images; all of them get all features. Where the transformer
+    is compiled, a short last batch is filled up with its first image: another size might be compiled too, for itself.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
-    if extractor.compiled.active:
+    if filled := extractor.compiled.active:
         extractor.compile_for(batch_size)
     training, device = extractor.training, extractor.compute.device
     own, _ = current().share(torch.arange(len(images)))
@@ -177,8 +178,9 @@ def extract(
     settled = extractor.settled() if embed is None else nullcontext()
     with settled, progress.task(what, len(own)) as advance:
         for index in own.split(batch_size):
-            inputs = [each[index].to(device) for each in known]
-            rows.append((embed or extractor)(extractor.evaluation_views(images[index]), *inputs))
+            batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
+            inputs = [each[batch].to(device) for each in known]
+            rows.append((embed or extractor)(extractor.evaluation_views(images[batch]), *inputs)[: len(index)])
             advance(len(index))
     extractor.train(training)
     return current().gather(torch.cat(rows), len(images)) if rows else torch.empty(0, extractor.width, device=device)
