@@ -1,14 +1,15 @@
 import errno
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+import tiny
 from lca import files
 from lca.errors import LcaError
 from lca.files import (
@@ -399,24 +400,23 @@ def test_which_files_are_parts(tmp_path, name, ours):
     assert is_part(tmp_path / name) == ours
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from lca.files import hold
-with hold(Path(sys.argv[1]), "busy"):
-    print("held", flush=True)
-    time.sleep(60)
-"""
+def holder(folder, say):
+    """What the other process does."""
+    with hold(folder, "busy"):
+        say.send("held")
+        time.sleep(60)
 
 
 def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path):
     folder = tmp_path / "deep" / "folder"
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(LcaError, match="wait for the other"), hold(folder, "wait for the other"):
-            pytest.fail("held twice")
-        other.kill()
-        other.wait()
+    hear, say = multiprocessing.Pipe(duplex=False)
+    other = tiny.started(holder, folder, say, daemon=True)
+    say.close()
+    assert hear.recv() == "held"
+    with pytest.raises(LcaError, match="wait for the other"), hold(folder, "wait for the other"):
+        pytest.fail("held twice")
+    other.kill()
+    other.join()
     with hold(folder, "busy"):
         pass
     with hold(folder, "busy"):

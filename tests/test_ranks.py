@@ -76,23 +76,18 @@ def together(
 ) -> list[tuple[int, list[str]]]:
     """Run jobs with so many ranks: of each, its exit code and the errors it met. `drifting` ranks change what they
     train, each in its own way."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny", "sklearn.datasets"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes, answers = [], []
-    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):
-        for rank in range(count):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
-            place = {name: str(value) for name, value in (place | {"MASTER_PORT": port}).items()}
-            receiver, sender = context.Pipe(duplex=False)
-            arguments = (place, jobs, (kills or {}).get(rank), drifting, sender)
-            process = context.Process(target=rank_process, args=arguments, daemon=True)  # none outlives the tests
-            process.start()
-            sender.close()
-            processes.append(process)
-            answers.append(receiver)
+    for rank in range(count):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
+        place = {name: str(value) for name, value in (place | {"MASTER_PORT": port}).items()}
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        arguments = (place, jobs, (kills or {}).get(rank), drifting, sender)
+        processes.append(tiny.started(rank_process, *arguments, daemon=True))  # none outlives the tests
+        sender.close()
+        answers.append(receiver)
     found = []
     for process, receiver in zip(processes, answers, strict=True):
         process.join(120)

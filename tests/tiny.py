@@ -6,10 +6,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -294,6 +295,16 @@ def child_run(
         )
 
 
+def started(target: Callable[..., None], *arguments: Any, daemon: bool = False) -> BaseProcess:
+    """A child process at work. It is forked from one that has imported what all need, since that takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    process = context.Process(target=target, args=arguments, daemon=daemon)
+    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):  # so that the fork server finds it
+        process.start()
+    return process
+
+
 def start(
     chosen: Recipe,
     folder: Path,
@@ -304,11 +315,7 @@ def start(
     kill: Kill | None = None,
 ) -> int:
     """Run a recipe in a child process; its exit code, which is -SIGKILL if it was killed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "sklearn.datasets"])
-    process = context.Process(target=child_run, args=(chosen.dump(), folder, trunks, every, budget, kill))
-    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):  # so that the fork server finds this file
-        process.start()
+    process = started(child_run, chosen.dump(), folder, trunks, every, budget, kill)
     if kill is not None and kill.kind == "seconds":
         time.sleep(kill.count)
         process.kill()

@@ -4,12 +4,8 @@ The verbs of the command line run in child processes that are killed without any
 """
 
 import itertools
-import multiprocessing
-import os
 import shutil
 import signal
-from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -48,11 +44,7 @@ def child(verb, model, data, kill):
 
 def start(verb, model, data, kill=None):
     """Run a verb in a child process; its exit code."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny", "sklearn.datasets"])
-    process = context.Process(target=child, args=(verb, model, data, kill))
-    with patch.dict(os.environ, {"PYTHONPATH": str(Path(tiny.__file__).parent)}):
-        process.start()
+    process = tiny.started(child, verb, model, data, kill)
     process.join()
     code = process.exitcode
     process.close()
