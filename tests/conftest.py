@@ -1,5 +1,6 @@
 """Fixtures of all tests; what they build is in parts.py."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,14 @@ torch.set_num_threads(1)
 os.environ["LCA_CACHE_GB"] = "0"  # tests keep no decoded images, but for those of the cache
 settings.register_profile("lca", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("lca")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was imported stays: a collection that went through all of it would take half a second
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture
