@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tiny
-from lca.data.images import ClosedError
+from lca.data.images import ClosedError, ImageSet
 from lca.data.streams import Stream
 from lca.methods import methods
 from lca.methods.base import Phase
@@ -49,19 +49,23 @@ def test_only_joint_needs_all_data():
 
 @pytest.mark.parametrize("name", list(methods))
 def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tmp_path, name):
-    given, canvases = [], []
-    phases = methods[name].phases
+    given, batches = [], []
+    phases, read = methods[name].phases, ImageSet.__getitem__
 
     def watched(self, task, labels):
-        alive = [canvas for canvas in canvases if canvas() is not None]
         gc.collect()
-        assert not [canvas for canvas in alive if canvas() is not None], "images of an earlier task are still held"
+        assert all(batch() is None for batch in batches), "images of an earlier task are still held"
         given.append(task.classes)
         assert len(task.train) == 6 * len(task.classes)
-        canvases.append(weakref.ref(task.train.pixels.canvas))
         yield from phases(self, task, labels)
 
+    def remembered(self, index):
+        batch = read(self, index)
+        batches.append(weakref.ref(batch.canvas))
+        return batch
+
     monkeypatch.setattr(methods[name], "phases", watched)
+    monkeypatch.setattr(ImageSet, "__getitem__", remembered)
     chosen = tiny.recipe(method=tiny.method_section(name))
     results = run(chosen, tmp_path / "run")
     order, sizes = results["data"]["class_order"], results["data"]["task_sizes"]
@@ -69,7 +73,8 @@ def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tm
     one_by_one = [tuple(order[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
     assert given == ([tuple(order)] if methods[name].info.needs_all_data else one_by_one)
     gc.collect()
-    assert all(canvas() is None for canvas in canvases)
+    assert batches
+    assert all(batch() is None for batch in batches)
 
 
 @pytest.mark.parametrize("opened", ["open", "everything"])
