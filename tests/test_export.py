@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -358,14 +357,6 @@ def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(LcaError, match=r'pip install "lca\[onnx\]"'):
         shipping.export_onnx(small(method="finetune"), tmp_path / "a.onnx")
-
-
-def test_nothing_imports_onnx_before_it_is_needed():
-    names = "{name.partition('.')[0] for name in sys.modules}"
-    program = f"import sys, lca.cli, lca.classifier, lca.export, lca.hub; print(*{names})"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert "torch" in found
-    assert not {"onnx", "onnxscript", "onnxruntime"} & {*found}
 
 
 def test_what_is_too_large_for_onnx_is_said_before_the_work(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -392,27 +391,3 @@ def test_the_same_pixels_get_the_same_answer_in_every_format(lca, model, tmp_pat
     rows = json.loads(lca("predict", "model", "a.png", "b.bmp", "c.tiff", "--json")[1])
     assert len({row["label"] for row in rows}) == 1
     assert torch.tensor([row["probability"] for row in rows]).std() < 1e-5
-
-
-def test_a_prediction_does_without_the_heavy_libraries(tmp_path):
-    """In a process of its own, on the embedded backbone."""
-    digits(tmp_path / "a", {"0": 2, "1": 2})
-    heavy = ("peft", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onnxruntime", "pandas")
-    code = f"""
-import sys
-from lca.cli import main
-
-def run(*words):
-    sys.argv = ["lca", *words]
-    try:
-        main()
-    except SystemExit as end:
-        assert not end.code, words
-
-run("learn", "m", "a", "--quiet", *{FAST!r})
-run("predict", "m", "a/0/0.png", "--json")
-print(*(name for name in {heavy} if name in sys.modules), sep=",")
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert '"image": "a/0/0.png"' in out
-    assert out.splitlines()[-1] == ""
