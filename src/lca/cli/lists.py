@@ -3,9 +3,12 @@
 import inspect
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from timm.models import VisionTransformer
 
 SUGGESTED = {
     "vit_small_patch16_224.augreg_in21k_ft_in1k": "a good start for photos",
@@ -133,10 +136,12 @@ def tuners_command(
 
       lca learn my-model photos --set tuning=adapter
     """
+    from lca.backbones import untrained
     from lca.tuning import tuners
 
+    vit = None if backbone is None else untrained(backbone)
     for name in tuners:
-        trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
+        trained = "" if vit is None else f" {_trained(name, vit):,} parameters by default."
         entry(name, summary(tuners[name]) + trained)
     entry(
         "peft:NAME",
@@ -145,15 +150,16 @@ def tuners_command(
     )
 
 
-def _trained(tuner: str, backbone: str) -> int:
-    """How many parameters a tuner trains with its default options."""
+def _trained(tuner: str, vit: "VisionTransformer") -> int:
+    """How many parameters a tuner trains with its default options; the transformer stays as it is."""
+    import copy
+
     import torch
 
-    from lca.backbones import untrained
     from lca.tuning import tuners
 
     attached = tuners[tuner](tuners[tuner].Options(name=tuner))
-    attached.attach(untrained(backbone), torch.Generator())
+    attached.attach(copy.deepcopy(vit), torch.Generator())
     return sum(parameter.numel() for parameter in attached.parameters().values())
 
 
