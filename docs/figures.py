@@ -25,6 +25,11 @@ FIGURES = {
     },
     "paper-merge-coefficient": {(): ["vtab-mini-over-α"]},
     "paper-peft": {(): ["vtab-mini-bars"]},
+    "paper-merge-operators": {(): ["cifar100-mini-bars", "vtab-mini-bars"]},
+    "paper-whole-model": {(): ["cifar100-mini-bars", "vtab-mini-bars"]},
+    "paper-init-from": {(): ["vtab-mini-bars"]},
+    "paper-adapter": {(): ["cifar100-mini-bars", "vtab-mini-bars"]},
+    "paper-training-loss": {(): ["cifar100-mini-over-λ", "vtab-mini-over-λ"]},
     "paper-lambda": {(): ["cifar100-mini-over-λ", "vtab-mini-over-λ"]},
     "paper-samples-per-class": {(): ["cifar100-mini-over-m", "vtab-mini-over-m"]},
     "paper-selective-heads": {(): ["all-bars"]},
@@ -32,8 +37,9 @@ FIGURES = {
         (): [
             "cifar100-mini-damaged-bars",
             *(
-                f"cifar100-mini-damaged-{one}-relative-to-{two}-corruptions"
+                f"cifar100-mini-damaged-{one}-relative-to-{two}-{damage}"
                 for one, two in (("IM-lca", "IM-none"), ("SLCA-lca", "SLCA-slca"), ("MOS-lca", "MOS-mos"))
+                for damage in ("corruptions", "sequences")
             ),
         ]
     },
