@@ -56,20 +56,37 @@ def test_the_comparison_has_every_method():
     assert {cell.recipe.method.name for cell in cells} == set(methods)
 
 
-def test_the_comparison_trains_at_the_rates_that_the_tuning_chose():
+def mean_accuracies(tuning, label_of):
+    """By label and factor of the rate, the mean of what finished twice: on both data sets, or both backbones."""
     accuracies = defaultdict(list)
-    for cell in read_json(RESULTS / "tune-compare.json")["cells"]:
-        recipe = cell["results"]["recipe"]
-        assert (recipe["seed"], recipe["data"]["evaluate"]) == (1996, "validation")
-        (branch,) = cell["results"]["branches"].values()
-        label, _, _ = cell["label"].partition(" training.rate_scale=")
-        accuracies[label, recipe["training"]["rate_scale"]].append(
-            branch["metrics"]["average_accuracy"]["sample_weighted"]
-        )
+    for cell in read_json(RESULTS / f"{tuning}.json")["cells"]:
+        if cell["status"] == "finished":
+            recipe = cell["results"]["recipe"]
+            assert (recipe["seed"], recipe["data"]["evaluate"]) == (1996, "validation")
+            (branch,) = cell["results"]["branches"].values()
+            accuracies[label_of(cell["label"]), recipe["training"]["rate_scale"]].append(
+                branch["metrics"]["average_accuracy"]["sample_weighted"]
+            )
     means = defaultdict(dict)
     for (label, rate), values in accuracies.items():
-        if len(values) == 2:  # finished on both data sets
+        if len(values) == 2:
             means[label][rate] = sum(values) / 2
+    return means
+
+
+def test_the_kinds_of_tuning_train_at_the_rates_that_the_tuning_chose():
+    def kind(label):
+        return label.partition(" ")[0]
+
+    means = mean_accuracies("tune-peft", kind)
+    cells = expand(read_recipe("paper/peft", scale="mini"))
+    assert {name: max(rates, key=rates.get) for name, rates in means.items()} == {
+        kind(cell.label): cell.recipe.training.rate_scale for cell in cells
+    }
+
+
+def test_the_comparison_trains_at_the_rates_that_the_tuning_chose():
+    means = mean_accuracies("tune-compare", lambda label: label.partition(" training.rate_scale=")[0])
     chosen = {cell.label: cell.recipe.training.rate_scale for cell in expand(read_recipe("compare-mini"))}
     untrained = {"SimpleCIL"}
     best = {label: max(rates, key=rates.get) for label, rates in means.items() if ", " not in label}
