@@ -124,9 +124,13 @@ AXES = {
     "classes": ("microseconds a sample", "stored MB"),
     "tasks": ("seconds", "stored MB"),
     "images": ("seconds", "stored MB"),
-    "width": ("images/s",),
+    "width": ("microseconds an image",),
 }
 """What is drawn over the curve's name, a picture each."""
+
+
+def _cost(point: dict[str, float], name: str) -> float:
+    return 1e6 / point["images/s"] if name == "microseconds an image" else point[name]
 
 
 def plot(results: dict[str, Any], folder: Path) -> list[Path]:
@@ -135,7 +139,7 @@ def plot(results: dict[str, Any], folder: Path) -> list[Path]:
     for name in results:
         for y in AXES[name]:
             paths.append(folder / f"growth-{name}{'-stored' if y == 'stored MB' else ''}.png")
-            points = [(point[name], point[y]) for point in results[name]["points"]]
+            points = [(point[name], _cost(point, y)) for point in results[name]["points"]]
             growth_curve(points, paths[-1], name, y, results[name]["machine"]["name"])
     return paths
 
