@@ -12,8 +12,9 @@ import lca.device
 import tiny
 from lca.device import CompiledForSizes, Compute
 from lca.errors import LcaError
-from lca.features import extract
+from lca.features import FeatureExtractor, extract
 from lca.files import load_state
+from lca.methods import methods
 from lca.progress import Progress
 from lca.runs.experiment import run
 
@@ -77,19 +78,19 @@ def test_what_cannot_be_compiled(monkeypatch):
     with pytest.warns(UserWarning, match="runs as it is: .*there is no compiler"):
         assert torch.equal(left_open(batch), 2 * batch)
     assert torch.equal(left_open(batch), 2 * batch), "without another try"
+    assert not left_open.active
 
 
-@pytest.mark.parametrize(
-    ("compiled", "device", "exact", "small", "large"),
-    [
-        (None, "cpu", False, False, False),
-        (True, "cpu", False, True, True),
-        (False, "cpu", False, False, False),
-    ],
-)
-def test_when_it_pays(compiled, device, exact, small, large):
-    compute = Compute.choose(device, exact=exact, compiled=compiled)
-    assert (compute.compiles(6_000_000, 8_000), compute.compiles(86_000_000, 50_000)) == (small, large)
+@pytest.mark.parametrize(("compiled", "pays"), [(None, False), (True, True), (False, False)])
+def test_on_a_cpu_it_is_compiled_where_that_was_asked_for(compiled, pays):
+    compute = Compute.choose("cpu", compiled=compiled)
+    assert (compute.compiles(6_000_000, 8_000), compute.compiles(86_000_000, 50_000)) == (pays, pays)
+
+
+def test_exact_is_not_compiled():
+    assert Compute.choose("cpu", exact=True).compiled is False
+    with pytest.raises(LcaError, match="exact: true computes without compiling"):
+        Compute.choose("cpu", exact=True, compiled=True)
 
 
 def test_left_open_the_size_of_a_task_decides():
@@ -98,14 +99,34 @@ def test_left_open_the_size_of_a_task_decides():
     assert compute.compiles(86_000_000, 50_000)
 
 
-def test_a_rest_of_the_images_is_not_compiled_for_itself(traced, make_extractor, make_images):
-    """As many images as a batch of training has: its size is compiled, but with gradients."""
-    extractor, images = make_extractor(), make_images(("a", "b"), 2)
+@pytest.mark.parametrize(("count", "sizes"), [(4, []), (63, []), (64, [64]), (68, [64])])
+def test_extraction_has_one_compiled_size(traced, make_extractor, make_images, count, sizes):
+    """Compiled for training in batches of 4, a rest of 4 is not compiled for itself; few images run as they are."""
+    extractor, images = make_extractor(), make_images(("a", "b"), 34).subset(torch.arange(count))
     plain = extract(extractor, images, Progress(), "x")
-    extractor.compile_for(len(images))
+    extractor.compile_for(4)
     compiled = extract(extractor, images, Progress(), "x")
-    assert len(images) not in traced
+    assert sorted(set(traced)) == sizes
     assert torch.equal(compiled, plain)
+
+
+def test_extraction_alone_is_compiled_where_that_was_asked_for(traced, make_backbone, make_tuning, make_images):
+    extractor = FeatureExtractor(make_backbone(), make_tuning(), 3, Compute(torch.device("cpu"), compiled=True))
+    extract(extractor, make_images(("a",), 64), Progress(), "x")
+    assert set(traced) == {64}
+
+
+@pytest.mark.parametrize("name", list(methods))
+def test_every_method_learns_the_same_with_a_compiled_backbone(traced, tmp_path, name):
+    correct = {}
+    for compiled in (False, True):
+        assert not traced
+        with tiny.tiny_backbone():
+            recipe = tiny.recipe(method=tiny.method_section(name), compile=compiled)
+            branches = run(recipe, tmp_path / str(compiled))["branches"]
+        correct[compiled] = {branch: values["correct"] for branch, values in branches.items()}
+    assert traced
+    assert correct[True] == correct[False]
 
 
 @pytest.mark.parametrize("backend", ["traced", "inductor"])

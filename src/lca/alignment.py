@@ -147,9 +147,8 @@ def _sample_weights(
     per_sample = (share / counts.clamp(min=1))[labels]
     weights = per_sample * included
     if options.robustness:
-        group = (
-            labels if keep is None else torch.where(keep, labels, classes)
-        )  # what is filtered out: a class of its own
+        # what is filtered out is a class of its own
+        group = labels if keep is None else torch.where(keep, labels, classes)
         pairs = pairwise_weights(losses, group, classes + 1) * kept
         weights = weights + options.robustness * share[labels] * pairs
     return weights, per_sample * kept

@@ -52,6 +52,8 @@ class Compute:
             raise LcaError(f"device {device!r} was asked for, but torch sees {torch.cuda.device_count()} GPU(s)")
         if exact and precision == "bf16":
             raise LcaError("exact: true computes in fp32; leave precision at auto or set it to fp32")
+        if exact and compiled:
+            raise LcaError("exact: true computes without compiling; leave compile out or set it to false")
         if precision == "auto":
             fast = not exact and chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
             precision = "bf16" if fast else "fp32"
@@ -128,7 +130,8 @@ class CompiledForSizes:
 
     @property
     def active(self) -> bool:
-        return bool(self._sizes)
+        """Whether some batches are compiled: never, once that has failed."""
+        return bool(self._sizes) and self._compiled is not self._plain
 
     def add(self, size: int) -> None:
         """Batches of this size are compiled from now on, when the first one comes."""

@@ -64,6 +64,16 @@ class FeatureExtractor(nn.Module):
         self.compiled.add(size)
         self.scaling.add(size)
 
+    def pays_to_compile(self, images: int) -> bool:
+        """Whether so many images, forward and backward, are worth compiling for; any are, once that is done."""
+        return self.compiled.active or self.compute.compiles(sum(each.numel() for each in self.parameters()), images)
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """Everything runs as it is, whatever was compiled."""
+        with self.compiled.paused(), self.scaling.paused():
+            yield
+
     def _scaled(self, crops: Tensor) -> Tensor:
         return scaled(crops, *self._channels)
 
@@ -99,14 +109,14 @@ class FeatureExtractor(nn.Module):
             yield
             return
         self._is_settled = True
-        with torch.no_grad(), self.compute.autocast():
-            self.tuner.settle()
         lower = self.compute.precision == "bf16"
         products = [each for each in self.vit.modules() if type(each) is nn.Linear and lower]
         weights = [each.weight for each in products]
-        for each in products:
-            each.weight = nn.Parameter(each.weight.detach().bfloat16(), requires_grad=False)
         try:
+            with torch.no_grad(), self.compute.autocast():
+                self.tuner.settle()
+            for each in products:
+                each.weight = nn.Parameter(each.weight.detach().bfloat16(), requires_grad=False)
             yield
         finally:
             for each, weight in zip(products, weights, strict=True):
@@ -165,18 +175,19 @@ def extract(
     """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
 
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself, and of what is known of the
-    images besides, a row each. Several ranks share out the images; all of them get all features. Where the transformer
-    is compiled, a short last batch is filled up with its first image: another size might be compiled too, for itself.
+    images besides, a row each. Several ranks share out the images; all of them get all features. A compiled transformer
+    gets batches of one size, the last one filled up with its first image; fewer images than that are not worth it.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
-    if filled := extractor.compiled.active:
-        extractor.compile_for(batch_size)
     training, device = extractor.training, extractor.compute.device
     own, _ = current().share(torch.arange(len(images)))
+    if filled := len(own) >= batch_size and extractor.pays_to_compile(len(own) // 3):  # forward is a third of it
+        extractor.compile_for(batch_size)
     extractor.eval()
     rows = []
+    compiled = nullcontext() if filled else extractor.uncompiled()
     settled = extractor.settled() if embed is None else nullcontext()
-    with settled, progress.task(what, len(own)) as advance:
+    with compiled, settled, progress.task(what, len(own)) as advance:
         for index in own.split(batch_size):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]

@@ -132,8 +132,7 @@ class FineTuning:
 
     def inputs(self, task: Task) -> Inputs:
         """What `loss` gets of the images of a batch. A subclass may train on something else, features for example."""
-        size = sum(each.numel() for each in self._extractor.parameters())
-        if self._extractor.compute.compiles(size, len(task.train) * self._options.epochs):
+        if self._extractor.pays_to_compile(len(task.train) * self._options.epochs):
             self._extractor.compile_for(current().counts(self._options.batch_size)[current().rank])
         return TrainingViews(task, self.setting)
 
@@ -252,8 +251,8 @@ class FineTuning:
 
     def _advance(self, running: _Running, index: Tensor, capture: bool) -> None:
         """One step: replayed if it was captured; the first one makes the optimiser's memory and cannot be."""
-        memory = [value for entry in running.optimiser.state.values() for value in entry.values()]
-        if capture and memory and self._replay is None:
+        if capture and self._replay is None and running.optimiser.state:
+            memory = [value for entry in running.optimiser.state.values() for value in entry.values()]
             changed = [*running.parameters.values(), *memory, running.totals]
             self._replay = replayed(lambda index: self._step(running, index), index, changed)
         if self._replay is None:

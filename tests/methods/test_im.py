@@ -497,7 +497,7 @@ def test_features_from_before_are_extracted_only_where_something_can_move(run, m
         seen.append(what)
         return extract(extractor, images, progress, what)
 
-    monkeypatch.setattr("lca.methods.im.extract", recording)
+    monkeypatch.setattr("lca.methods.base.extract", recording)
     run(options(), tasks=TASKS[:2])
     assert [what for what in seen if what.endswith("before")] == ["task 2, features before"]
     seen.clear()

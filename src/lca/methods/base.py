@@ -104,9 +104,9 @@ class Method(ABC):
     ) -> Tensor:
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
         of the images, where they were computed before."""
-        names = self.feature_parts() if parts is None else parts
         if type(self).embed is Method.embed:  # the extractor itself, whose weights are settled once for all batches
             return extract(self.setting.extractor, images, self.setting.progress, what)
+        names = self.feature_parts() if parts is None else parts
 
         def embed(views: Tensor, *inputs: Tensor) -> Tensor:
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)

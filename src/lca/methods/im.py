@@ -14,7 +14,6 @@ from torch import Tensor
 from lca.branches import BranchedOptions
 from lca.data.streams import Task
 from lca.errors import LcaError
-from lca.features import extract
 from lca.files import State, nbytes
 from lca.gaussians import GaussianMemory
 from lca.heads import HeadOptions, PrototypeHead
@@ -127,8 +126,7 @@ class IncrementalMerging(Branched):
         self.centre.add(self.observed["before"])
 
     def _extract(self, task: Task, when: str) -> Tensor:
-        what = f"task {task.index + 1}, features {when}"
-        return extract(self.setting.extractor, task.train, self.setting.progress, what)
+        return self.features(task.train, f"task {task.index + 1}, features {when}")
 
     def _class_means(self, first: int, when: str) -> Tensor:
         """Mean features of the task's classes from label `first` on."""
