@@ -19,7 +19,7 @@ from backbone_speed import Case, build, training_cost
 from lca.alignment import align
 from lca.config import validate_recipe
 from lca.device import Compute, versions
-from lca.files import read_json, write_json
+from lca.files import nbytes, read_json, write_json
 from lca.progress import LineProgress
 from lca.report.figures import growth_curve
 from lca.runs.experiment import run
@@ -86,7 +86,7 @@ def _alignment(classes: int, sizes: dict[str, Any], settings: Settings) -> dict[
     seconds = (ends[-1] - ends[0]) / (epochs - 1)
     measured = {"classes": classes, "epochs": epochs, "seconds an epoch": seconds}
     measured["microseconds a sample"] = 1e6 * seconds / (classes * sizes["samples"])
-    measured["stored MB"] = memory.expected_bytes(classes, 10, sizes["width"]) / 1e6
+    measured["stored MB"] = nbytes(memory.state()[0]) / 1e6
     if on_gpu:
         measured["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
     return measured
@@ -121,12 +121,14 @@ def _training(name: str, sizes: dict[str, Any], settings: Settings) -> dict[str,
 
 
 AXES = {
-    "classes": ("microseconds a sample", "stored MB"),
+    "classes": ("microseconds a sample", "stored MB", "peak GB"),
     "tasks": ("seconds", "stored MB"),
     "images": ("seconds", "stored MB"),
     "width": ("microseconds an image",),
 }
 """What is drawn over the curve's name, a picture each."""
+MEMORY = {"stored MB": "-stored", "peak GB": "-peak"}
+"""How the names of their pictures end."""
 
 
 def _cost(point: dict[str, float], name: str) -> float:
@@ -134,12 +136,15 @@ def _cost(point: dict[str, float], name: str) -> float:
 
 
 def plot(results: dict[str, Any], folder: Path) -> list[Path]:
-    """A picture of each, with the machine in its title; what is stored has one of its own."""
+    """A picture of each that was measured, with the machine in its title; memory has pictures of its own."""
     paths = []
     for name in results:
         for y in AXES[name]:
-            paths.append(folder / f"growth-{name}{'-stored' if y == 'stored MB' else ''}.png")
-            points = [(point[name], _cost(point, y)) for point in results[name]["points"]]
+            measured = results[name]["points"]
+            if y == "peak GB" and y not in measured[0]:  # a CPU does not tell
+                continue
+            paths.append(folder / f"growth-{name}{MEMORY.get(y, '')}.png")
+            points = [(point[name], _cost(point, y)) for point in measured]
             growth_curve(points, paths[-1], name, y, results[name]["machine"]["name"])
     return paths
 

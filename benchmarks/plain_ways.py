@@ -7,8 +7,8 @@ of 5 pixels, in favour of `published`: SimCLR's, a tenth of the image, would be 
 that view.
 
 Each worker process makes whole batches, so batches come in rounds of one from every worker. Time counts from the first
-batch to the first of a later round, up to three rounds as long as they fit into five seconds; the step is warm before.
-`published` waits for its loader in batches of any size, and is measured in small ones.
+batch to the first of a later round, up to twelve rounds as long as they fit into ten seconds, all of them together; the
+step is warm before. `published` is measured in batches of 64 at most, to have several rounds.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Way:
         return max(1, self.workers)
 
 
-ROUNDS, PATIENCE = 3, 5.0
+ROUNDS, PATIENCE = 12, 10.0
 BLUR = 5
 """Pixels of the kernel; assumed."""
 PLAIN = Way("plain", 16, second_view=False, largest_batch=256)

@@ -28,7 +28,7 @@ CASES: dict[str, list[str]] = {
 
 
 def compare(settings: Settings) -> list[Comparison]:
-    settings = replace(settings, patience=5 * settings.patience)  # one repeat takes seconds
+    settings = replace(settings, patience=15 * settings.patience)  # one repeat takes seconds
     with tempfile.TemporaryDirectory() as folder:
         cases = {**CASES, "lca predict": ["-m", "lca", "predict", *make_model(Path(folder))]}
         works = [_python(*arguments) for arguments in cases.values()]

@@ -65,8 +65,14 @@ def compare(settings: Settings) -> list[Comparison]:
         used = replace(way, workers=workers)
         training = measure("training", sizes.vit, sizes.rank, sizes.batch, used, settings)
         extraction = measure("extraction", sizes.vit, sizes.rank, sizes.extracted, used, settings)
-        plain = images * sizes.epochs * training.seconds + (images + tested) * extraction.seconds + loops
+        seconds = {
+            "training": images * sizes.epochs * training.seconds,
+            "extraction": (images + tested) * extraction.seconds,
+            "alignment": loops,
+        }
+        plain = sum(seconds.values())
         parts = training.sizes("plain training") | extraction.sizes("plain extraction")
+        parts |= {f"plain {name} seconds": round(value, 1) for name, value in seconds.items()}
         case = f"{sizes.tasks} tasks, {sizes.classes} classes, {sizes.vit} ({way.name}, scaled from a part)"
         rows.append(
             Comparison(SUBJECT, case, "seconds", Cost(ours, ours), Cost(plain, plain), numbers | parts, None, rates)

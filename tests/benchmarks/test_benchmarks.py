@@ -3,6 +3,7 @@
 import importlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,11 @@ def test_rows_say_how_the_plain_ways_were_measured(load):
     shapes = [(row.sizes["side"], row.case.partition("(")[2].partition(":")[0]) for row in rows]
     assert shapes == [(32, "plain"), (32, "published"), (256, "plain"), (32, "plain"), (32, "published")]
     for row in rows:
-        assert (row.sizes["plain batch"], row.sizes["plain workers"], row.sizes["plain rounds"]) == (4, 0, 3)
+        assert (row.sizes["plain batch"], row.sizes["plain workers"], row.sizes["plain rounds"]) == (4, 0, 12)
     assert len({row.ours.best for row in rows}) == 3
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.01, 3), (0.9, 2), (3.0, 1)])
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.01, 12), (1.8, 2), (6.0, 1)])
 def test_plain_ways_count_whole_rounds_as_long_as_they_are_short(load, monkeypatch, seconds, rounds):
     """Two workers that take their time for every batch, a step that takes none."""
     module, measuring = load("plain_ways"), load("measuring")
@@ -145,6 +146,20 @@ def test_a_whole_run_is_measured(load):
     assert all(row.plain.best > 0 for row in rows)
 
 
+def test_the_plain_ways_of_a_whole_run_are_scaled_to_its_images(load, monkeypatch):
+    """Four classes of five images in two tasks, one epoch; two, then four are tested."""
+    module, measured = load("whole_run"), load("plain_ways").Measured
+    monkeypatch.setattr(module, "_run", lambda *_: (1.0, {}))
+    monkeypatch.setattr(module, "_loops", lambda *_: 1000.0)
+    monkeypatch.setitem(module.SIZES, "tiny", replace(module.SIZES["tiny"], epochs=3))
+    costs = {"training": 0.01, "extraction": 0.1}
+    monkeypatch.setattr(module, "measure", lambda kind, *_: measured(costs[kind], 4, 0, 1))
+    for row in module.compare(load("measuring").Settings(size="tiny", repeats=1)):
+        assert row.plain.best == pytest.approx(3 * 20 * 0.01 + (20 + 2 + 4) * 0.1 + 1000)
+        assert row.sizes["plain training seconds"] == 0.6
+        assert row.sizes["plain extraction seconds"] == 2.6
+
+
 def test_growth_is_measured_and_drawn(load, tmp_path):
     module = load("growth")
     sizes = {"classes": (10, 20), "aligned": 40, "width": 8, "samples": 8}
@@ -161,11 +176,14 @@ def test_growth_is_measured_and_drawn(load, tmp_path):
     ]
     assert growth["classes"][1]["stored MB"] == 2 * growth["classes"][0]["stored MB"]
     results = {name: {"machine": {"name": "a machine"}, "points": points} for name, points in growth.items()}
+    for point in growth["classes"]:
+        point["peak GB"] = 1.0  # which only a GPU tells
     paths = module.plot(results, tmp_path)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert [path.stem.removeprefix("growth-") for path in paths] == [
         "classes",
         "classes-stored",
+        "classes-peak",
         "tasks",
         "tasks-stored",
         "images",
