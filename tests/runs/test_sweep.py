@@ -275,6 +275,14 @@ def test_results_of_a_pack_are_taken_over(tmp_path, monkeypatch):
     assert packed["cells"][1]["status"] == "finished"
 
 
+def test_cells_that_saw_other_images_are_named(tmp_path):
+    cells = expand(small(cells=[{}, {"label": "other", "training": {"lr": 0.1}}]))
+    packed = sweep(cells, tmp_path / "first")
+    packed["cells"][0]["results"]["data"]["sha256"] = "of other images"
+    with pytest.warns(UserWarning, match=r"digits: 1 of 2 cells of a seed saw other images than the rest"):
+        sweep(cells, tmp_path / "second", reuse=[packed])
+
+
 def test_what_was_measured_of_robustness_travels_with_the_pack(tmp_path):
     cells = expand(small())
     assert "robustness" not in sweep(cells, tmp_path / "first")["cells"][0]

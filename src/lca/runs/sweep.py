@@ -3,6 +3,8 @@
 import itertools
 import time
 import traceback
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,6 +127,7 @@ def sweep(
             continue
     packed = pack(cells, out)
     write_json(out / "pack.json", packed)
+    _warn_of_other_images(packed)
     return packed
 
 
@@ -172,6 +175,24 @@ def known_cells(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The finished cells of packs by the key of their recipes; options that were added since have their defaults."""
     finished = [entry for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
     return {Cell("", validate_recipe(each["results"]["recipe"], "a reused pack")).key: each for each in finished}
+
+
+def _warn_of_other_images(packed: Mapping[str, Any]) -> None:
+    """Cells of one data set are compared, so they must have seen the same images: a pack may be older than a file, or
+    than the way images are read."""
+    seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for results in (entry["results"] for entry in packed["cells"] if entry["status"] == "finished"):
+        recipe = validate_recipe(results["recipe"])
+        data = recipe.data
+        chosen = (data.split, data.test_share, data.split_seed, recipe.seed, recipe.backbone.name)
+        seen[data.source, *map(str, chosen)][results["data"]["sha256"]] += 1
+    for (source, *_), counts in seen.items():
+        if others := counts.total() - max(counts.values()):
+            warnings.warn(
+                f"{source}: {others} of {counts.total()} cells of a seed saw other images than the rest (data.sha256 "
+                "in their results): remove their folders and run them again, without the --reuse that gave them",
+                stacklevel=3,
+            )
 
 
 def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
