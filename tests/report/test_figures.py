@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 from test_tables import results
 
-from lca.report.figures import PALETTE, accuracy_curves, file_name, grouped_bars, titled
+from lca.report.figures import PALETTE, Look, accuracy_curves, file_name, grouped_bars, titled
 from lca.report.radars import radar
 from lca.report.tables import rows_of
 
@@ -48,7 +48,7 @@ def test_a_radar_of_two_says_how_much_the_first_is_better():
 
 def test_bars_of_more_kinds_than_colours_are_hatched():
     bars = {label: {f"kind {n}": (50.0 + n, 1.0) for n in range(10)} for label in ("a", "b")}
-    figure = grouped_bars({"one": bars, "two": bars}, "%")
+    figure = grouped_bars({"one": bars, "two": bars}, "%", {f"kind {n}": Look.of(n) for n in range(10)})
     looks = [(patch.get_facecolor(), patch.get_hatch()) for patch in figure.legends[0].get_patches()]
     assert len({colour for colour, _ in looks}) == len(PALETTE)
     assert len(set(looks)) == 10
@@ -74,7 +74,7 @@ def test_rings_are_labelled_where_no_line_runs():
 
 
 def test_a_figure_to_stand_alone_has_room_for_its_title():
-    figure = grouped_bars({"one": {"a": {"x": (50.0, None)}}}, "%")
+    figure = grouped_bars({"one": {"a": {"x": (50.0, None)}}}, "%", {"x": Look(0)})
     before = figure.get_figheight()
     titled(figure, "a title " * 20)
     assert "\n" in figure.get_suptitle()

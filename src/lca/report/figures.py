@@ -6,6 +6,7 @@ import re
 import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,34 @@ CROWDED = 10
 PALE = PALETTE[-1]
 SMALL = (5.2, 3.4)
 """Inches of a figure that stays readable on a phone."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How something is told from the others: by a colour of the palette and by its line, or its hatch as a bar."""
+
+    place: int
+    line: int = 0
+
+    @classmethod
+    def of(cls, number: int) -> "Look":
+        """Of the first, second and so on: all colours are taken before a line is."""
+        line, place = divmod(number, len(PALETTE))
+        return cls(place, line)
+
+    @property
+    def colour(self) -> str:
+        return PALETTE[self.place]
+
+    @property
+    def curve(self) -> dict[str, Any]:
+        marker = MARKERS[(self.place + self.line) % len(MARKERS)]
+        return {"color": self.colour, "marker": marker, "markersize": 5, "linestyle": LINES[self.line % len(LINES)]}
+
+    @property
+    def bar(self) -> dict[str, Any]:
+        hatch = HATCHES[self.line % len(HATCHES)]
+        return {"color": self.colour, "hatch": hatch, "edgecolor": "#ffffff", "linewidth": 0}
 
 
 def save(figure: "Figure", path: Path, dpi: int = 150) -> None:
@@ -95,7 +124,7 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     axes = figure.subplots()
     for number, row in enumerate(rows):
         curve = row.curve()
-        axes.plot(range(1, len(curve) + 1), curve, label=row.label, **_look(number))
+        axes.plot(range(1, len(curve) + 1), curve, label=row.label, **Look.of(number).curve)
     axes.set_title(title)
     _over_tasks(axes, "accuracy on all classes seen so far (%)")
     axes.set_ylim(0, 102)
@@ -104,7 +133,7 @@ def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
     save(figure, path)
 
 
-def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str) -> "Figure":
+def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str, looks: Mapping[str, Look]) -> "Figure":
     """Of every classifier the curves of its seeds, as their mean with the standard deviation; the first eight have
     colours and names, the others are grey."""
     named = len(PALETTE)
@@ -114,11 +143,11 @@ def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str) -> "Fi
         if number >= named:
             axes.plot(tasks, mean, color=PALE, alpha=0.35, linewidth=0.8, zorder=1)
             continue
-        axes.plot(tasks, mean, label=label, **_look(number))
+        axes.plot(tasks, mean, label=label, **looks[label].curve)
         if len(seeds) > 1:
             spread = [statistics.stdev(values) for values in zip(*seeds, strict=True)]
             low, high = ([a + sign * b for a, b in zip(mean, spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(tasks, low, high, color=PALETTE[number], alpha=0.12, linewidth=0)
+            axes.fill_between(tasks, low, high, color=looks[label].colour, alpha=0.12, linewidth=0)
     _over_tasks(axes, y)
     figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     return figure
@@ -216,16 +245,6 @@ def drift_curves(medians: Sequence[Sequence[float]]) -> "Figure":
     return figure
 
 
-def _look(number: int) -> dict[str, Any]:
-    """How the curve of that number is told from the others."""
-    return {
-        "color": PALETTE[number % len(PALETTE)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINES[number // len(PALETTE) % len(LINES)],
-        "markersize": 5,
-    }
-
-
 def _over_tasks(axes: "Axes", y: str) -> None:
     axes.set_xlabel("tasks learnt")
     axes.set_ylabel(y)
@@ -270,24 +289,26 @@ Bars = Mapping[str, Mapping[str, tuple[float, float | None]]]
 """Mean and deviation by label and kind."""
 
 
-def grouped_bars(panels: Mapping[str, Bars], x: str) -> "Figure":
-    """Bars that lie: in every panel a group for each label, in it a bar for each kind it has, in the kind's colour."""
+def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) -> "Figure":
+    """Bars that lie: in every panel a group for each label, in it a bar for each kind it has, in the kind's colour.
+    Kinds that are called as their labels need no legend."""
     from matplotlib.figure import Figure
 
     first, *_ = panels.values()
     kinds = list(dict.fromkeys(kind for bars in first.values() for kind in bars))
+    explained = kinds if len(kinds) > 1 and kinds != [*first] else []
     counts = [len(bars) for bars in first.values()]
     starts = [sum(counts[:number]) + 0.8 * number for number in range(len(counts))]
     columns = 3 if len(panels) == 3 else min(len(panels), 2)
     lines = math.ceil(len(panels) / columns)
     height = 0.5 + 0.15 * (sum(counts) + 0.8 * len(counts))
-    figure = Figure(figsize=(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(kinds)), layout="constrained")
+    figure = Figure(figsize=(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(explained)), layout="constrained")
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
     for (title, bars), axes in zip(panels.items(), grid, strict=False):
         top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values()) or 1.0
         for start, own in zip(starts, bars.values(), strict=True):
             for place, (kind, (mean, deviation)) in enumerate(own.items()):
-                axes.barh(start + place, mean, 0.92, label=kind, **_fill(kinds.index(kind)))
+                axes.barh(start + place, mean, 0.92, label=kind, **looks[kind].bar)
                 if deviation:
                     axes.errorbar(mean, start + place, xerr=deviation, color=PALE, capsize=1.5, linewidth=1)
                 end = mean + (deviation or 0) + 0.02 * top
@@ -304,8 +325,8 @@ def grouped_bars(panels: Mapping[str, Bars], x: str) -> "Figure":
     middles = [start + (count - 1) / 2 for start, count in zip(starts, counts, strict=True)]
     axes.set_yticks(middles, [_short(label, 26) for label in first])
     axes.set_ylim(sum(counts) + 0.8 * len(counts) - 0.9, -0.9)
-    if len(kinds) > 1:
-        _legend(figure, kinds)
+    if explained:
+        _legend(figure, explained)
     return figure
 
 
@@ -318,20 +339,16 @@ def _legend(figure: "Figure", order: Iterable[str]) -> None:
     figure.legend(shown.values(), names, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
 
 
-def _fill(number: int) -> dict[str, Any]:
-    """How the bars of that number are told from the others."""
-    again, colour = divmod(number, len(PALETTE))
-    return {"color": PALETTE[colour], "hatch": HATCHES[again % len(HATCHES)], "edgecolor": "#ffffff", "linewidth": 0}
-
-
 Points = Mapping[float, tuple[float, float | None]]
 """Mean and deviation by number."""
 
 
 def over_numbers(
-    panels: Mapping[str, tuple[Mapping[str, Points], Mapping[str, tuple[float, float | None]]]], name: str
+    panels: Mapping[str, tuple[Mapping[str, Points], Mapping[str, tuple[float, float | None]]]],
+    name: str,
+    looks: Mapping[str, Look],
 ) -> "Figure":
-    """In every panel lines over a number, with deviations, and what does not depend on it as level lines.
+    """In every panel lines over a number, with deviations, and what does not depend on it as broken level lines.
 
     The axis is logarithmic where the numbers span a decade or more; zero then stands apart at the left.
     """
@@ -351,20 +368,19 @@ def over_numbers(
     for axes, (title, (lines, levels)) in zip(
         figure.subplots(len(panels), squeeze=False).flat, panels.items(), strict=True
     ):
-        for colour, (label, points) in enumerate(lines.items()):
-            look = {"color": PALETTE[colour % len(PALETTE)], "marker": MARKERS[colour % len(MARKERS)], "capsize": 2}
-            joined = [number for number in sorted(points) if number or not logarithmic]
-            for part, style in ((joined, "-"), ([0.0] if len(joined) < len(points) else [], "none")):
-                means, deviations = ([points[number][what] for number in part] for what in (0, 1))
+        for number, (label, points) in enumerate(lines.items()):
+            joined = [each for each in sorted(points) if each or not logarithmic]
+            for part, look in ((joined, {}), ([0.0] if len(joined) < len(points) else [], {"linestyle": "none"})):
+                means, deviations = ([points[each][what] for each in part] for what in (0, 1))
                 spread = [each or 0.0 for each in deviations] if any(deviations) else None
                 shown = label if part is joined else None
-                across = [place(number) + apart * (colour - (len(lines) - 1) / 2) for number in part]
-                axes.errorbar(across, means, spread, linestyle=style, markersize=5, label=shown, **look)
-        for number, (label, (mean, deviation)) in enumerate(levels.items(), start=len(lines)):
-            look = {"color": PALETTE[number % len(PALETTE)], "linestyle": LINES[1 + number % 3]}
-            axes.axhline(mean, label=label, **look)
+                across = [place(each) + apart * (number - (len(lines) - 1) / 2) for each in part]
+                axes.errorbar(across, means, spread, label=shown, capsize=2, **{**looks[label].curve, **look})
+        for number, (label, (mean, deviation)) in enumerate(levels.items()):
+            colour = looks[label].colour
+            axes.axhline(mean, label=label, color=colour, linestyle=LINES[1 + number % 3])
             if deviation:
-                axes.axhspan(mean - deviation, mean + deviation, color=look["color"], alpha=0.1, linewidth=0)
+                axes.axhspan(mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
         axes.set_xticks([*map(place, numbers)], [f"{number:g}" for number in numbers], fontsize=8)
         axes.set_xlabel(name)
         axes.set_ylabel(title)

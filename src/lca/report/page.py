@@ -13,6 +13,7 @@ from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.facts import classes_of, drift_of, facts_of, pooled_reliability, recipes_of, tasks_of
+from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
 from lca.report.reading import Collection, Run
 from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_names
@@ -40,6 +41,7 @@ class Report:
     images: "Progress | None" = None
     """Show examples of confusions; reading the images is told here."""
     figures: dict[str, "Figure"] = field(default_factory=dict)
+    _looks: Looks = field(init=False)
     _read: "tuple[Run, ImageSet] | None" = None
 
     def page(self, collection: Collection) -> str:
@@ -50,6 +52,8 @@ class Report:
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws, self.only)
         together, short = comparison.overall(found), short_names(found)
+        numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
+        self._looks = looks_of(found, numbers, self.only)
         templates = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
@@ -60,7 +64,7 @@ class Report:
         return templates.get_template("page.html").render(
             title=self.title,
             sections=[
-                self._section(f"data-{n}", short[source], source, rows)
+                self._section(f"data-{n}", short[source], source, rows, numbers.get(source))
                 for n, (source, rows) in enumerate(found.items(), start=1)
             ],
             overall=together,
@@ -77,18 +81,20 @@ class Report:
         """Average accuracies on all data sets."""
         columns = [*zip(*together.rows.values(), strict=True)]
         panels = {
-            short[source]: _by_label((row, row.measured["AA"]) for row in rows)
+            short[source]: {row: row.measured["AA"] for row in rows}
             for source, rows in zip(together.sources, columns, strict=True)
         }
-        panels["Overall"] = _by_label((row, Measured([together.mean(row.label)], None)) for row in columns[0])
-        drawn = figures.grouped_bars(panels, "average accuracy (%)")
+        panels["Overall"] = {row: Measured([together.mean(row.label)], None) for row in columns[0]}
+        drawn = self._grouped(panels, "average accuracy (%)")
         return self._figure(drawn, f"Average accuracy on all data sets{_spread(columns[0])}", "all", "bars")
 
-    def _section(self, name: str, short: str, source: str, rows: Sequence[Classifier]) -> dict[str, Any]:
+    def _section(
+        self, name: str, short: str, source: str, rows: Sequence[Classifier], numbers: Ablation | None
+    ) -> dict[str, Any]:
         """Everything about one data set."""
         order = comparison.best_first(rows)
         reference = comparison.choose(rows, self.reference)
-        blocks, numbers = comparison.blocks_of(rows), ablation(rows)
+        blocks = comparison.blocks_of(rows)
         return {
             "id": name,
             "source": source,
@@ -119,28 +125,28 @@ class Report:
                 for label, points in found.lines.items()
             }
             panels[title] = (lines, {row.label: _point(row.measured[column]) for row in beside})
-        drawn = figures.over_numbers(panels, found.name)
+        drawn = figures.over_numbers(panels, found.name, self._looks.labels)
         rows = [*beside, *(row for points in found.lines.values() for row in points.values())]
         picture = self._figure(drawn, f"Accuracy over {found.name}, {short}{_spread(rows)}", short, "over", found.name)
         return {"name": found.name, "figure": picture, "left_out": len(found.others) - len(beside)}
 
     def _bars(self, short: str, rows: Sequence[Classifier]) -> Any:
         panels = {
-            title: _by_label((row, row.measured[column]) for row in rows)
+            title: {row: row.measured[column] for row in rows}
             for column, title in (("AA", "average accuracy"), ("last", "last accuracy"))
         }
-        drawn = figures.grouped_bars(panels, "%")
-        return self._figure(drawn, f"Accuracies on {short}{_spread(rows)}", short, "bars")
+        return self._figure(self._grouped(panels, "%"), f"Accuracies on {short}{_spread(rows)}", short, "bars")
 
     def _curves(self, short: str, rows: Sequence[Classifier], numbers: Ablation | None) -> dict[str, Any]:
         """The accuracy after each task, and what the LCA paper plots instead; of what depends on a number, the best."""
         if numbers:
             best = [comparison.best_first(points.values())[0] for points in numbers.lines.values()]
-            rows = comparison.best_first([*best, *numbers.others])
+            rows = [*best, *numbers.others]
+        rows = sorted(rows, key=lambda row: self._looks.order.index(row.label))
         after = {row.label: [record.sample_weighted() for record in row.records] for row in rows}
         running = {label: [running_means(curve) for curve in seeds] for label, seeds in after.items()}
-        curves = figures.named_curves(after, "accuracy (%)")
-        means = figures.named_curves(running, "mean accuracy so far (%)")
+        curves = figures.named_curves(after, "accuracy (%)", self._looks.labels)
+        means = figures.named_curves(running, "mean accuracy so far (%)", self._looks.labels)
         title, end = "Accuracy on all classes seen so far", f"{short}{_spread(rows)}"
         return {
             "curves": self._figure(curves, f"{title}, {end}", short, "curves"),
@@ -191,12 +197,12 @@ class Report:
     def _damage_bars(self, short: str, rows: Sequence[Classifier], seeds: Sequence[int]) -> Any:
         summaries = {row: [_summary(row.robustness[seed]) for seed in seeds] for row in rows}
         panels = {
-            what: _by_label((row, Measured([each[what] for each in own], None)) for row, own in summaries.items())
+            what: {row: Measured([each[what] for each in own], None) for row, own in summaries.items()}
             for what in summaries[rows[0]][0]
         }
         spread = ", ± standard deviation" if len(seeds) > 1 else ""
         title = f"Accuracy on damaged images, {short}, {_seeds(seeds)}{spread}"
-        return self._figure(figures.grouped_bars(panels, "%"), title, short, "damaged", "bars")
+        return self._figure(self._grouped(panels, "%"), title, short, "damaged", "bars")
 
     def _radars(self, short: str, one: Classifier, two: Classifier) -> dict[str, Any]:
         """One relative to the other by kind, of the seeds that both have."""
@@ -210,7 +216,8 @@ class Report:
             if len(set.intersection(*map(set, values.values()))) >= FEWEST_KINDS:
                 title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {_seeds(seeds)}"
                 names = (short, "damaged", one.label, "relative to", two.label, kind)
-                drawn[kind] = self._figure(radar(values, size=(5.8, 5.6), relative=True), title, *names)
+                shown = radar(values, size=(5.8, 5.6), relative=True, looks=self._looks.labels)
+                drawn[kind] = self._figure(shown, title, *names)
         return {"pair": f"{one.label} relative to {two.label}", "seeds": _seeds(seeds), "figures": drawn}
 
     def _detail(self, name: str, short: str, row: Classifier) -> dict[str, Any]:
@@ -273,6 +280,17 @@ class Report:
             self._read = (run, test_images(run, self.images))
         return self._read[1]
 
+    def _grouped(self, panels: Mapping[str, Mapping[Classifier, Measured]], x: str) -> "Figure":
+        """Bars by label and alignment; of a single label by classifier."""
+        one = len({row.row.group for rows in panels.values() for row in rows}) == 1
+        bars: dict[str, dict[str, dict[str, tuple[float, float | None]]]] = {}
+        for title, rows in panels.items():
+            groups = bars.setdefault(title, {})
+            for row, measured in rows.items():
+                group, kind = (row.label, row.label) if one else (row.row.group, alignment_of(row))
+                groups.setdefault(group, {})[kind] = _point(measured)
+        return figures.grouped_bars(bars, x, self._looks.labels if one else self._looks.alignments)
+
     def _figure(self, figure: "Figure", title: str, *names: str) -> Any:
         """For the page; and by name, with a title, for a file."""
         from markupsafe import Markup
@@ -283,17 +301,6 @@ class Report:
         svg = figures.inline_svg(figure, name)
         self.figures[name] = figures.titled(figure, title)
         return Markup(svg)  # matplotlib escapes the texts in it
-
-
-def _by_label(rows: Iterable[tuple[Classifier, Measured]]) -> figures.Bars:
-    """Mean and deviation by label and branch, a method's own alignment under one name; of a single label by branch."""
-    rows = [*rows]
-    if len({row.row.group for row, _ in rows}) == 1:
-        return {row.label: {"": _point(measured)} for row, measured in rows}
-    found: dict[str, dict[str, tuple[float, float | None]]] = {}
-    for row, measured in rows:
-        found.setdefault(row.row.group, {})["its own" if row.own else row.branch] = _point(measured)
-    return found
 
 
 def _spread(rows: Iterable[Classifier]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lca.report.figures import MARKERS, PALE, PALETTE, save
+from lca.report.figures import PALE, Look, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +28,10 @@ def radar(
     size: tuple[float, float] = (8, 6),
     *,
     relative: bool = False,
+    looks: Mapping[str, Look] | None = None,
 ) -> "Figure":
-    """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out.
+    """Accuracy by kind of damage, an axis each, one line a model; kinds that not all of them have are left out. Models
+    without a look have one by their place.
 
     `relative`: of two models, what lies between them is filled, and every axis says by how many per cent of the second
     the first is better. The axes then begin where the difference can be seen.
@@ -44,12 +46,11 @@ def radar(
     axes = PolarAxes(figure, 111)
     figure.add_subplot(axes)
     lines = {name: [values[kind] for kind in kinds] for name, values in models.items()}
-    for number, (name, line) in enumerate(lines.items()):
-        colour = PALETTE[number % len(PALETTE)]
-        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], MARKERS[number % 8] + "-", color=colour, markersize=4)
-        axes.lines[-1].set_label(name)
+    chosen = {name: looks[name] if looks else Look.of(number) for number, name in enumerate(lines)}
+    for name, line in lines.items():
+        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, **chosen[name].curve)
         if not relative:
-            axes.fill(angles, line, color=colour, alpha=0.08)
+            axes.fill(angles, line, color=chosen[name].colour, alpha=0.08)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     names = [kind.replace("_", " ") for kind in kinds]
@@ -63,7 +64,8 @@ def radar(
         label.set_horizontalalignment("center" if abs(sideways) < 0.05 else "left" if sideways > 0 else "right")
     axes.set_ylim(0, 100)
     if relative:
-        _highlight_difference(axes, angles, *lines.values())
+        ours, theirs = lines.values()
+        _highlight_difference(axes, angles, ours, theirs, [look.colour for look in chosen.values()])
     axes.set_rlabel_position(360 / len(kinds) * (_free_sector(axes.get_yticks(), [*lines.values()]) + 0.5))
     axes.tick_params(axis="y", labelsize=8, labelcolor="grey")
     axes.set_title(title)
@@ -88,7 +90,7 @@ def _change(ours: float, theirs: float) -> str:
 
 
 def _highlight_difference(
-    axes: "PolarAxes", angles: Sequence[float], ours: Sequence[float], theirs: Sequence[float]
+    axes: "PolarAxes", angles: Sequence[float], ours: Sequence[float], theirs: Sequence[float], colours: Sequence[str]
 ) -> None:
     """Fill what lies between the two lines of a radar; names of axes have the colour of the better one."""
     there_and_back = [*angles, angles[0], angles[0], *reversed(angles)]
@@ -98,4 +100,4 @@ def _highlight_difference(
     axes.set_ylim(low, high)
     axes.set_yticks(range(low, high + 1, 10 if high - low <= 40 else 20)[1:])  # few, so that their labels are apart
     for name, one, two in zip(axes.get_xticklabels(), ours, theirs, strict=True):
-        name.set_color("black" if one == two else PALETTE[one < two])
+        name.set_color("black" if one == two else colours[one < two])
