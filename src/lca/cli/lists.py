@@ -1,7 +1,9 @@
 """Verbs that list what there is: methods, tuners, operators, backbones, recipes (and `datasets`, in datasets.py)."""
 
+import copy
 import inspect
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +82,7 @@ def _stored(method: str, backbone: str, images: int) -> str:
     """What a method stores with its default options."""
     import torch
 
-    from lca.backbones import Backbone, untrained
+    from lca.backbones import Backbone
     from lca.config import AugmentOptions, validate_recipe
     from lca.data.views import Preprocessing
     from lca.device import Compute
@@ -90,8 +92,7 @@ def _stored(method: str, backbone: str, images: int) -> str:
     from lca.setting import Setting
 
     recipe, nothing, unit = validate_recipe({"method": method}), torch.device("meta"), (1.0, 1.0, 1.0)
-    with nothing:  # shapes without values
-        shape = Backbone(untrained(backbone), Preprocessing(224, unit, unit, "bicubic"), backbone, "")
+    shape = Backbone(copy.deepcopy(_shape(backbone)), Preprocessing(224, unit, unit, "bicubic"), backbone, "")
     extractor = FeatureExtractor(shape, recipe.tuning, 0, Compute(nothing))
     setting = Setting(extractor, recipe.training, AugmentOptions(), 0, Progress())
     count = methods[method](setting, recipe.method).expected_bytes
@@ -100,6 +101,17 @@ def _stored(method: str, backbone: str, images: int) -> str:
         return "What it stores depends on the images."
     per_class = (class_more - now) // 10
     return f"Stores {_size(per_class)} a class, {_size(task_more - class_more)} a task, {_size(now)} in all."
+
+
+@cache
+def _shape(backbone: str) -> "VisionTransformer":
+    """A transformer without values."""
+    import torch
+
+    from lca.backbones import untrained
+
+    with torch.device("meta"):
+        return untrained(backbone)
 
 
 def _plain(value: Any) -> str:
@@ -152,8 +164,6 @@ def tuners_command(
 
 def _trained(tuner: str, vit: "VisionTransformer") -> int:
     """How many parameters a tuner trains with its default options; the transformer stays as it is."""
-    import copy
-
     import torch
 
     from lca.tuning import tuners
