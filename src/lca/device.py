@@ -223,8 +223,12 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
 
 def versions() -> dict[str, str]:
     """Of what the numbers depend on."""
-    libraries = {name: version(name) for name in ("torch", "timm", "numpy", "pillow")}
-    return libraries | {"lca": lca.__version__, "lca sources": _sources(), "python": platform.python_version()}
+    return _libraries() | {"lca": lca.__version__, "lca sources": _sources(), "python": platform.python_version()}
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "timm", "numpy", "pillow")}
 
 
 @cache
