@@ -34,6 +34,7 @@ settings.load_profile("lca")
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what was imported stays: a collection that went through all of it would take half a second
+    gc.set_threshold(50_000, 20)  # by default one comes with every 700 objects, many in a lesson
 
 
 def pytest_unconfigure() -> None:

@@ -2,8 +2,6 @@
 
 import gc
 
-import sklearn.datasets  # noqa: F401
-
 import tiny  # noqa: F401
 from lca.data.sources import sources
 from lca.methods import methods

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import sklearn.datasets
 import timm
 import torch
 from timm.layers import PatchEmbed
@@ -41,6 +42,8 @@ from lca.methods import methods
 from lca.progress import Progress
 from lca.runs.budget import Budget
 from lca.tuning import tuners
+
+sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # reading the file takes a tenth of a run
 
 QUICK = {"samples": 16, "epochs": 2, "per_class": 4, "batch_size": 16}
 BRANCHES = [
