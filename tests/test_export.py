@@ -403,11 +403,28 @@ def test_only_what_peft_knows_becomes_an_adapter(tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize(
-    "method", ["simplecil", "aper", "ranpac", "fecam", "ease", "coda_prompt", "dualprompt", "l2p", "mos", "tuna"]
-)
-@pytest.mark.parametrize("tuner", ["lora", "full"])
+OTHERWISE = ["simplecil", "aper", "ranpac", "fecam", "ease", "coda_prompt", "dualprompt", "l2p", "mos", "tuna"]
+
+
+@pytest.mark.parametrize("method", OTHERWISE)
+@pytest.mark.parametrize("tuner", ["lora", pytest.param("full", marks=pytest.mark.slow)])
 def test_methods_that_make_their_features_otherwise(tmp_path, method, tuner):
+    model, scaled, expected = taught_otherwise(method, tuner)
+    shipping.export_torch(model, tmp_path / "m.pt2")
+    loaded = torch.export.load(tmp_path / "m.pt2").module()
+    torch.testing.assert_close(loaded(scaled)[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", OTHERWISE)
+@pytest.mark.parametrize("tuner", ["lora", "full"])
+def test_modules_of_methods_that_make_their_features_otherwise(method, tuner):
+    """What is exported is this module."""
+    model, scaled, expected = taught_otherwise(method, tuner)
+    torch.testing.assert_close(shipping.deployed(model)(scaled)[0], expected, rtol=0, atol=1e-5)
+
+
+def taught_otherwise(method, tuner):
+    """A model, images as others prepare them, and what it answers for them."""
     model = tiny.classifier(
         tiny.recipe(method=tiny.method_section(method), tuning={"name": tuner}, training={"epochs": 1})
     )
@@ -416,11 +433,7 @@ def test_methods_that_make_their_features_otherwise(tmp_path, method, tuner):
     images = tiny.images(dict.fromkeys("3710", 3), skip=20)
     views = model.extractor.evaluation_views(images.pixels)
     scaled = (views * 0.5 + 0.5).contiguous()  # the tiny transformer's mean and deviation are 0.5
-    expected = model.probabilities(model.features(images))
-    torch.testing.assert_close(shipping.deployed(model)(scaled)[0], expected, rtol=0, atol=1e-5)
-    shipping.export_torch(model, tmp_path / "m.pt2")
-    loaded = torch.export.load(tmp_path / "m.pt2").module()
-    torch.testing.assert_close(loaded(scaled)[0], expected, rtol=0, atol=1e-5)
+    return model, scaled, model.probabilities(model.features(images))
 
 
 def test_an_adapter_cannot_stand_for_a_method_of_several_passes(tmp_path):
