@@ -307,7 +307,8 @@ def test_a_gpu_for_every_rank(monkeypatch):
 def test_torchrun_shows_everything_once(tmp_path):
     """The command as a user gives it, twice: the second time there is nothing left to do."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m", "lca"]
-    command += ["run", "simplecil", "--out", "run", "--set", "device=cpu", "--set", "data.train_limit=2"]
+    data = "data={source: digits, train_limit: 4, validation: 0.5, evaluate: validation}"
+    command += ["run", "simplecil", "--out", "run", "--set", "device=cpu", "--set", data]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("results, table.md and accuracy.png are in run") == 1

@@ -199,7 +199,8 @@ def test_workers_share_the_cells_of_a_sweep(lca, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sweeps, "run", after_the_other)
     try:
-        words = ["sweep", "simplecil", "--grid", "seed=[1,2,3]", "--set", "data.train_limit=2", "--workers", "2"]
+        data = "data={source: digits, train_limit: 4, validation: 0.5, evaluate: validation}"
+        words = ["sweep", "simplecil", "--grid", "seed=[1,2,3]", "--set", data, "--workers", "2"]
         code, _, err = lca(*words)
     finally:
         torch.set_num_threads(threads)
@@ -354,7 +355,7 @@ def test_a_file_that_cannot_be_read_is_named(lca, monkeypatch):
 def test_control_c_leaves_a_run_that_goes_on(lca, tmp_path, monkeypatch):
     monkeypatch.setattr("lca.runs.experiment.load_backbone", load_backbone)
     data = "data={source: digits, tasks: 2, train_limit: 6, validation: 0.3, evaluate: validation}"
-    words = ["run", "best", "--set", data, "--set", "training.epochs=8", "--set", "method.align=none", "--out", "run"]
+    words = ["run", "best", "--set", data, "--set", "training.epochs=5", "--set", "method.align=none", "--out", "run"]
     assert lca(*words, "--budget", "0s")[0] == 75
     log = tmp_path / "run" / "log.jsonl"
     before = log.read_text().count("\n")

@@ -1,5 +1,7 @@
 """What `lca methods` says a method costs, over every method: the bytes it stores, and its passes per answer."""
 
+from functools import cache
+
 import pytest
 
 import tiny
@@ -10,7 +12,9 @@ TASKS = ({"3": 5, "7": 5}, {"4": 5, "8": 5}, {"0": 5, "1": 5})
 PASSES = {"1": 1, "2": 2, "one per task": len(TASKS), "one per task and one more": len(TASKS) + 1}
 
 
+@cache
 def taught(variant):
+    """Three tasks; tests must not teach it further."""
     chosen = tiny.recipe(VARIANTS[variant], training={"epochs": 1})
     model = tiny.classifier(chosen)
     if methods[chosen.method.name].info.needs_all_data:
