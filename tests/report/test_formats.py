@@ -119,6 +119,9 @@ def test_several_data_sets_come_together_in_one_table():
     assert cells(latex)[1] == ["b", r"\textit{60.0}", r"\textbf{90.0}", r"\textbf{75.0}", "1.5"]
 
 
+ASKED = "10 test images, generated damage or 11 test images, generated damage"
+
+
 @pytest.fixture
 def damaged(tmp_path):
     """Two branches on damaged images with two seeds, and one that was measured on other images."""
@@ -132,20 +135,27 @@ def damaged(tmp_path):
 
 def test_damaged_images_in_markdown(damaged):
     lines = as_markdown(damaged, "IM none").splitlines()
-    table = lines[lines.index("Damaged images:") + 2 :]
-    assert table[0] == "| classifier | seeds | clean | C | C at 5 | P | flips |"
+    table = lines[lines.index(f"Damaged images ({ASKED}):") + 2 :]
+    assert table[0] == "| classifier | seeds | clean | C | C at 5 | P | score | flips |"
     # 62 ± 2.8, Student's t of two values being 12.7
     assert table[2].startswith("| IM none | 1, 2 | 62.0 ± 2.8 (36.6 to 87.4) | 42.0 ± 2.8 (16.6 to 67.4) | 32.0 ± 2.8")
-    assert table[2].endswith("| 57.0 ± 2.8 (31.6 to 82.4) | 3.8 ± 0.3 (1.3 to 6.3) |")
+    assert table[2].endswith("| 57.0 ± 2.8 (31.6 to 82.4) | 49.5 ± 2.8 (24.1 to 74.9) | 3.8 ± 0.3 (1.3 to 6.3) |")
+    assert "score: the mean of C and P, the LCA paper's overall robustness" in lines[-1]
     minus = lines[lines.index("Damaged images, minus IM none, on the same seeds:") + 4 :]
-    assert minus[0] == "| IM lca | 2 | " + "+9.0 (-3.7 to +21.7) | " * 4 + "-0.9 (-2.2 to +0.4) |"
-    assert minus[1] == "| IM best | 0 | other damage | - | - | - | - |"
+    assert minus[0] == "| IM lca | 2 | " + "+9.0 (-3.7 to +21.7) | " * 5 + "-0.9 (-2.2 to +0.4) |"
+    assert minus[1] == "| IM best | 0 | other damage | - | - | - | - | - |"
 
 
 def test_damaged_images_in_latex(damaged):
     names = re.findall("^% (.*)", as_latex(damaged, "IM none"), re.MULTILINE)
     assert names == [
-        f"digits{end}" for end in ("", ", minus IM none", ", damaged images", ", damaged images, minus IM none")
+        f"digits{end}"
+        for end in (
+            "",
+            ", minus IM none",
+            f", damaged images ({ASKED})",
+            ", damaged images, minus IM none",
+        )
     ]
     tables = as_latex(damaged, "IM none").split("\n\n")
     assert cells(tables[2])[1][:3] == ["IM lca", "1, 2", r"71.0 $\pm$ 1.4"], "not marked: one was asked otherwise"
@@ -155,15 +165,15 @@ def test_damaged_images_in_latex(damaged):
 def test_damaged_images_in_csv(damaged):
     read = list(csv.DictReader(as_csv(damaged).splitlines()))
     (line,) = [each for each in read if (each["branch"], each["seed"]) == ("lca", "2")]
-    found = [float(line[name]) for name in ("clean", "accuracy_c", "at_severity_5", "accuracy_p", "flip_rate")]
-    assert found == pytest.approx([72.0, 52.0, 42.0, 67.0, 2.8])
+    names = ("clean", "accuracy_c", "at_severity_5", "accuracy_p", "score", "flip_rate")
+    assert [float(line[name]) for name in names] == pytest.approx([72.0, 52.0, 42.0, 67.0, 59.5, 2.8])
 
 
 def test_the_best_on_damaged_images_is_marked_where_all_are_asked_alike(damaged):
     rows = {source: [row for row in rows if row.branch != "best"] for source, rows in damaged.items()}
     table = as_latex(rows).split("\n\n")[2]
     assert cells(table)[1][2] == r"\textbf{71.0 $\pm$ 1.4}"
-    assert cells(table)[1][6] == r"\textbf{2.9 $\pm$ 0.1}", "fewer flips are better"
+    assert cells(table)[1][7] == r"\textbf{2.9 $\pm$ 0.1}", "fewer flips are better"
 
 
 def test_why_there_is_no_difference():

@@ -29,6 +29,7 @@ DAMAGE = {
     "C": "accuracy_c",
     "C at 5": "at_severity_5",
     "P": "accuracy_p",
+    "score": "score",
     "flips": "flip_rate",
 }
 """Columns of damaged images, and the names in the file that `lca robustness` writes."""
@@ -264,6 +265,16 @@ def why_none(one: Classifier, two: Classifier, *, damaged: bool = False) -> str:
 def damage_of(scores: RobustnessScores) -> tuple[Any, ...]:
     """What damaged images a classifier was asked about."""
     return scores.images, scores.generated, frozenset(scores.asked())
+
+
+def damage_in_words(rows: Iterable[Classifier]) -> str:
+    """How many images were damaged, and by whom; and which classifiers were asked about none of them."""
+    rows = [*rows]
+    found = [scores for row in rows for scores in row.robustness.values()]
+    kinds = [f"{each.images} test images, {'generated' if each.generated else 'published'} damage" for each in found]
+    words = " or ".join(dict.fromkeys(kinds))
+    missing = ", ".join(row.label for row in rows if not row.robustness)
+    return f"{words}; not measured: {missing}" if missing else words
 
 
 def same_damage(one: Classifier, two: Classifier) -> bool:

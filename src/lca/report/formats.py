@@ -18,7 +18,7 @@ LATEX_MARKS = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}
 
 DAMAGED = (
     "C: accuracy on corrupted images, all severities; C at 5: the highest; P: on the frames of perturbation sequences; "
-    "flips: share of frames whose answer changes."
+    "score: the mean of C and P, the LCA paper's overall robustness; flips: share of frames whose answer changes."
 )
 
 
@@ -35,7 +35,8 @@ def as_markdown(found: Found, reference: str | None = None) -> str:
                 _markdown_minus(rows, chosen, [*METRICS]),
             ]
         if damaged := [row for row in rows if row.robustness]:
-            texts += ["Damaged images:\n", _markdown_damaged(damaged)]
+            title = f"Damaged images ({markdown_text(comparison.damage_in_words(rows))}):\n"
+            texts += [title, _markdown_damaged(damaged)]
         if len(damaged) > 1:
             chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
             title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:\n"
@@ -150,7 +151,8 @@ def as_latex(found: Found, reference: str | None = None) -> str:
         if damaged := [row for row in rows if row.robustness]:
             places = comparison.damage_places(damaged)
             lines = [[row.label, _seeds_of(row), *_marked(row, places, LATEX_MARKS, r" $\pm$ ")] for row in damaged]
-            tables.append(_latex_table(f"{source}, damaged images", ["seeds", *DAMAGE], lines))
+            title = f"{source}, damaged images ({comparison.damage_in_words(rows)})"
+            tables.append(_latex_table(title, ["seeds", *DAMAGE], lines))
         if len(damaged) > 1:
             chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
             tables.append(_latex_minus(f"{source}, damaged images", damaged, chosen, [*DAMAGE]))

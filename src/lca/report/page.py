@@ -13,6 +13,7 @@ from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.facts import classes_of, drift_of, facts_of, pooled_reliability, recipes_of, tasks_of
+from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
 from lca.report.reading import Collection, Run
@@ -73,6 +74,7 @@ class Report:
             unfinished=collection.unfinished,
             metrics=METRICS,
             damage=DAMAGE,
+            damage_legend=DAMAGED,
             legend=LEGEND,
             recipes=recipes_of(collection.runs),
         )
@@ -184,6 +186,7 @@ class Report:
         alike, seeds = comparison.measured_alike(found)
         return {
             "rows": found,
+            "words": comparison.damage_in_words(rows),
             "places": comparison.damage_places(found),
             "reference": chosen.label,
             "table": {row.label: comparison.differences(row, chosen, DAMAGE) for row in others},
@@ -201,7 +204,7 @@ class Report:
             for what in summaries[rows[0]][0]
         }
         spread = ", ± standard deviation" if len(seeds) > 1 else ""
-        title = f"Accuracy on damaged images, {short}, {_seeds(seeds)}{spread}"
+        title = f"Accuracy on damaged images, {short}, {comparison.damage_in_words(rows)}, {_seeds(seeds)}{spread}"
         return self._figure(self._grouped(panels, "%"), title, short, "damaged", "bars")
 
     def _radars(self, short: str, one: Classifier, two: Classifier) -> dict[str, Any]:
