@@ -184,3 +184,21 @@ def test_why_there_is_no_difference():
     assert "| elsewhere | 0 | other test images | - | - | - |" in lines
     assert "| later | 0 | no seed in common | - | - | - |" in lines
     assert "mean over the 0 seeds that all have" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "images", "why"),
+    [
+        ("vit_pico_patch8_64", 10, "seen at another size"),
+        ("deit_small_patch16_224", 10, "other test images"),
+        ("no such backbone", 10, "other test images"),
+        ("vit_pico_patch8_64", 11, "other test images"),
+    ],
+)
+def test_a_backbone_that_sees_images_at_another_size(backbone, images, why):
+    """Images are hashed as they are decoded, at the size of the backbone."""
+    large = made({"default": GOOD[1]}, backbone={"name": "deit_tiny_patch16_224.fb_in1k", "sha256": "b"})
+    other = made({"default": POOR[1]}, images=images, backbone={"name": backbone, "sha256": "c"})
+    other["data"]["sha256"] = "e" * 64
+    lines = as_markdown(classifiers([Run("large", large), Run("other", other)]), "large").splitlines()
+    assert f"| other | 0 | {why} | - | - | - |" in lines

@@ -87,6 +87,14 @@ def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Back
     return Backbone(vit, preprocessing, options.name, fingerprint, licence)
 
 
+def input_size(name: str) -> int | None:
+    """Side of the square that the backbone of that name sees, without building it; None for an unknown name."""
+    if name in embedded_names():
+        return int(_card(name)["preprocessing"]["size"])
+    card = timm.get_pretrained_cfg(name)
+    return None if card is None else int(card.input_size[-1])
+
+
 def untrained(name: str) -> VisionTransformer:
     """The transformer of that name with random weights and without any download: to count with, not to use."""
     if name in embedded_names():
@@ -94,8 +102,12 @@ def untrained(name: str) -> VisionTransformer:
     return _timm_model(name, download=False)[0]
 
 
+def _card(name: str) -> Any:
+    return yaml.safe_load((EMBEDDED / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
 def _embedded(name: str) -> tuple[VisionTransformer, dict[str, Any]]:
-    card = yaml.safe_load((EMBEDDED / f"{name}.yaml").read_text(encoding="utf-8"))
+    card = _card(name)
     vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
     return vit, card
 

@@ -395,6 +395,20 @@ def overall(found: Mapping[str, Sequence[Classifier]]) -> Overall | None:
 def _unlike(one: Run, two: Run) -> str:
     """In what two runs differ so that they cannot be compared; empty if in nothing."""
     if not same_test_images(one.results, two.results):
-        return "other test images"
+        return "seen at another size" if _other_size(one, two) else "other test images"
     tasks = ("class_order", "task_sizes")
     return "" if all(one.results["data"][key] == two.results["data"][key] for key in tasks) else "other tasks"
+
+
+def _other_size(one: Run, two: Run) -> bool:
+    """Whether backbones of two sizes were asked about as many images of the same classes and source. The hash of the
+    images is of those that were decoded for a size: it cannot tell whether the files are the same."""
+    from lca.backbones import input_size
+
+    data = {**two.results["data"], "sha256": one.results["data"]["sha256"]}
+    sizes = {input_size(run.results["backbone"]["name"]) for run in (one, two)}
+    return (
+        one.source == two.source
+        and len(sizes - {None}) == 2
+        and same_test_images(one.results, {**two.results, "data": data})
+    )
