@@ -245,6 +245,15 @@ def test_what_is_not_finished_is_named(tmp_path):
     assert "b, seed 7, is failed: no <memory>" in page.texts
 
 
+def test_what_was_measured_on_validation_images_is_not_said_of_test_images(tmp_path):
+    results = made({"default": [[9, 9], [7, 7, 7, 7]]})
+    results["recipe"]["data"]["evaluate"] = "validation"
+    page, _ = page_of(packed(tmp_path / "p.json", ("a", results)), detail=0)
+    text = " ".join(" ".join(page.texts).split())
+    assert "right for 70.0 % of the validation images after the last task" in text
+    assert "the accuracy on all validation images seen so far" in text
+
+
 @pytest.mark.parametrize("kinds", [2, 3])
 def test_robustness_is_read_from_the_run_folder(seeds, tmp_path, kinds):
     (folder,) = (seeds / "cells").glob("im-5-*")

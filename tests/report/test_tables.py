@@ -7,9 +7,9 @@ import pytest
 
 from lca.report.tables import (
     HEADER,
-    LEGEND,
     OVERALL,
     cells_of,
+    legend,
     markdown,
     overall,
     pivot_markdown,
@@ -19,9 +19,10 @@ from lca.report.tables import (
 )
 
 
-def results(curves, seconds=None, stored=2_000_000, source="digits"):
+def results(curves, seconds=None, stored=2_000_000, source="digits", evaluate="test"):
     """The part of a results file that a table reads; `curves` maps branches to accuracies after each task."""
     return {
+        "recipe": {"data": {"evaluate": evaluate}},
         "data": {"source": source},
         "branches": {
             branch: {
@@ -83,8 +84,17 @@ def test_a_markdown_table():
     assert lines[0] == "| " + " | ".join(HEADER) + " |"
     assert lines[1] == "| " + " | ".join(["---"] * len(HEADER)) + " |"
     assert lines[2] == "| a | 1 | 75.0 | 90.0 | 60.0 | 30.0 | 1.23 | 42 |"
-    assert lines[-1] == LEGEND
+    assert lines[-1].startswith("AA: mean over tasks of the accuracy on all test images seen so far; AA task:")
     assert text.endswith("\n")
+
+
+def test_the_legend_says_what_was_measured_on(capsys):
+    tuned = ("a", results({"default": [50.0]}, evaluate="validation"))
+    assert "accuracy on all validation images seen so far" in markdown(rows_of([tuned]))
+    both = rows_of([tuned, ("b", results({"default": [50.0]}))])
+    assert "accuracy on all validation or test images seen so far" in markdown(both)
+    print_rows(rows_of([tuned]), "t")
+    assert "all validation images" in capsys.readouterr().out
 
 
 def test_a_pivot_table_has_gaps_where_nothing_was_run():
@@ -122,7 +132,7 @@ def test_every_data_set_has_a_table_of_its_own():
     ]
     text = markdown(rows)
     assert text.index("**digits**") < text.index("55.0") < text.index("**folder:x**") < text.index("70.0")
-    assert text.count(LEGEND) == 1
+    assert text.count(legend(rows)) == 1
     assert "**" not in markdown(rows[:1])
     assert OVERALL not in markdown(rows[:1])
 
@@ -134,7 +144,7 @@ def test_several_data_sets_have_a_table_of_all_together(capsys):
     assert overall(rows) == [["AA", "digits", "x", "Overall"], ["a none", "60.0 ± 14.1", "30.0", "45.0"]]
     text = markdown(rows)
     assert "**all data sets**\n\n| AA | digits | x | Overall |\n" in text
-    assert text.endswith(f"{LEGEND} {OVERALL}\n")
+    assert text.endswith(f"{legend(rows)} {OVERALL}\n")
     print_overall(rows, "mine")
     shown = capsys.readouterr().out
     assert re.search(r"a none\W+60\.0 ± 14\.1\W+30\.0\W+45\.0", shown)

@@ -76,9 +76,9 @@ def report_command(
     if markdown or latex or csv:
         rows = comparison.classifiers(found.runs, draws, only)
         text = (
-            formats.as_markdown(rows, reference)
+            formats.as_markdown(rows, reference, found.left_out())
             if markdown
-            else formats.as_latex(rows, reference)
+            else formats.as_latex(rows, reference, found.left_out())
             if latex
             else formats.as_csv(rows)
         )

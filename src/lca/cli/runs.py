@@ -190,15 +190,18 @@ def show_command(
     """
     from lca.report.reading import collect
     from lca.report.tables import markdown as as_markdown
-    from lca.report.tables import pivot_markdown, rows_of
+    from lca.report.tables import markdown_text, pivot_markdown, rows_of
 
-    rows = rows_of([(run.label, run.results) for run in collect(paths).runs])
+    found = collect(paths)
+    rows = rows_of([(run.label, run.results) for run in found.runs])
     if pivot:
         print(pivot_markdown(rows), end="")
     elif markdown:
         print(as_markdown(rows), end="")
     else:
         _print(rows, ", ".join(str(path) for path in paths))
+    for line in found.left_out():
+        print(f"\n{markdown_text(line)}" if pivot or markdown else line)
 
 
 def merge_command(

@@ -3,11 +3,11 @@
 import csv
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lca.report import comparison
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured, Overall
-from lca.report.tables import LEGEND, OVERALL, bytes_of, markdown_table, markdown_text, seconds_by_phase, short_names
+from lca.report.tables import OVERALL, bytes_of, legend, markdown_table, markdown_text, seconds_by_phase, short_names
 
 Found = Mapping[str, Sequence[Classifier]]
 """Classifiers by data set."""
@@ -22,9 +22,9 @@ DAMAGED = (
 )
 
 
-def as_markdown(found: Found, reference: str | None = None) -> str:
-    """The results with intervals, and the differences to the reference; the same on damaged images."""
-    texts, legend, ranked = [], LEGEND, set()
+def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[str] = ()) -> str:
+    """The results with intervals, the differences to the reference, the same on damaged images; what is left out."""
+    texts, ranked = [], set()
     for source, rows in found.items():
         texts += [f"**{markdown_text(source)}**\n", _markdown_results(rows)]
         ranked.add(len(comparison.blocks_of(rows)))
@@ -41,9 +41,10 @@ def as_markdown(found: Found, reference: str | None = None) -> str:
             chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
             title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:\n"
             texts += [title, _markdown_minus(damaged, chosen, [*DAMAGE])]
-    legend += f" In brackets the 95 % interval. rank: by AA, mean over the {_seeds(ranked)} that all have."
+    words = legend(row.row for rows in found.values() for row in rows)
+    words += f" In brackets the 95 % interval. rank: by AA, mean over the {_seeds(ranked)} that all have."
     if any(row.robustness for rows in found.values() for row in rows):
-        legend += f" {DAMAGED}"
+        words += f" {DAMAGED}"
     if together := comparison.overall(found):
         lines = _overall_lines(together, MARKDOWN_MARKS, " ± ")
         header = ["AA", *short_names(together.sources).values(), "Overall", "rank"]
@@ -51,8 +52,8 @@ def as_markdown(found: Found, reference: str | None = None) -> str:
             "**all data sets**\n",
             markdown_table(header, [[markdown_text(line[0]), *line[1:]] for line in lines]),
         ]
-        legend += f" {OVERALL}"
-    return "\n".join([*texts, f"{legend}\n"])
+        words += f" {OVERALL}"
+    return "\n".join([*texts, *(f"{markdown_text(line)}\n" for line in (words, *left_out))])
 
 
 def _seeds(counts: Collection[int]) -> str:
@@ -138,10 +139,11 @@ def _minus(rows: Sequence[Classifier], reference: Classifier, columns: Sequence[
     return lines
 
 
-def as_latex(found: Found, reference: str | None = None) -> str:
+def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str] = ()) -> str:
     r"""Tables for every data set and one of all together, with \usepackage{booktabs}: the best in bold, the second in
-    italics; the differences to the reference with intervals; the same on damaged images."""
-    tables = []
+    italics; the differences to the reference with intervals; the same on damaged images; comments say what is left out.
+    """
+    tables = [f"% {_one_line(line)}\n" for line in left_out]
     for source, rows in found.items():
         places = {column: comparison.places(rows, column) for column in METRICS}
         lines = [[row.label, *_marked(row, places, LATEX_MARKS, r" $\pm$ "), *_costs(row)] for row in rows]

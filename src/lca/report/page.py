@@ -17,7 +17,7 @@ from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
 from lca.report.reading import Collection, Run
-from lca.report.tables import LEGEND, bytes_of, seconds_by_phase, short_names
+from lca.report.tables import bytes_of, legend, seconds_by_phase, short_names
 from lca.robustness.scores import RobustnessScores
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class Report:
             metrics=METRICS,
             damage=DAMAGE,
             damage_legend=DAMAGED,
-            legend=LEGEND,
             recipes=recipes_of(collection.runs),
         )
 
@@ -109,6 +108,7 @@ class Report:
             "blocks": len(blocks),
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
             "facts": facts_of(rows),
+            "legend": legend(row.row for row in rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
             "bars": self._bars(short, rows) if len(rows) > 1 and not numbers else None,
             **self._curves(short, order, numbers),

@@ -59,8 +59,21 @@ class Collection:
     """All that the given paths hold."""
 
     runs: list[Run] = field(default_factory=list)
-    unfinished: list[str] = field(default_factory=list)
+    unfinished: list["SweepCell"] = field(default_factory=list)
     """What failed in a sweep, or was not run yet."""
+
+    def left_out(self) -> list[str]:
+        """A line about every state of what is not finished, with some of the cells."""
+        found: dict[str, list[SweepCell]] = {}
+        for cell in self.unfinished:
+            found.setdefault(cell.state, []).append(cell)
+        lines = []
+        for state, cells in found.items():
+            verb = state if state == FAILED else f"{'is' if len(cells) == 1 else 'are'} {state}"
+            names = [cell.short() for cell in cells[:NAMED]]
+            more = [f"and {len(cells) - NAMED} more"] * (len(cells) > NAMED)
+            lines.append(f"{len(cells)} cell{'s' * (len(cells) > 1)} {verb}: {'; '.join([*names, *more])}")
+        return lines
 
 
 def collect(paths: Sequence[Path]) -> Collection:
@@ -96,6 +109,8 @@ def _finished(path: Path) -> bool:
     return (path / "results.json").exists()
 
 
+NAMED = 8
+"""Cells that are named where they are left out."""
 RUNNING, FINISHED, STOPPED, FAILED, OPEN = "running", "finished", "stopped", "failed", "open"
 
 
@@ -113,11 +128,20 @@ class SweepCell:
     """What the pack has of it."""
 
     def __str__(self) -> str:
-        error = self.entry.get("error")
-        if self.state == FAILED and self.folder is not None:
-            error = read_json(self.folder / "failed.json")["error"]
-        data = f", {self.source}" if self.source else ""
+        data, error = f", {self.source}" if self.source else "", self.error()
         return f"{self.label or 'a cell'}{data}, seed {self.seed}, is {self.state}{f': {error}' if error else ''}"
+
+    def short(self) -> str:
+        """Which one, and the beginning of why it failed."""
+        kind, _, text = self.error().partition(": ")
+        why = re.split(r"[,;\n]|\. ", text or kind)[0]
+        return f"{self.label or 'a cell'}, seed {self.seed}{f' ({why})' if why else ''}"
+
+    def error(self) -> str:
+        """Why it failed, if it did."""
+        if self.state == FAILED and self.folder is not None:
+            return str(read_json(self.folder / "failed.json")["error"])
+        return str(self.entry.get("error", ""))
 
     def results(self) -> dict[str, Any]:
         """Of a cell that is finished."""
@@ -180,4 +204,4 @@ def _take_pack(path: Path, found: Collection) -> None:
         if cell.state == FINISHED:
             found.runs.append(Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ())))
         else:
-            found.unfinished.append(str(cell))
+            found.unfinished.append(cell)

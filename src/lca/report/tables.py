@@ -27,6 +27,8 @@ class Row:
     bytes: int
     places: list[int]
     """Which of the given runs these are."""
+    images: str
+    """What it was measured on: test or validation images."""
 
     @property
     def label(self) -> str:
@@ -60,13 +62,18 @@ class Row:
 
 HEADER = ("classifier", "runs", "AA", "AA task", "last", "forgets", "MB", "s")
 _AVERAGE, _LAST = ("average_accuracy", "sample_weighted"), ("last_accuracy", "sample_weighted")
-LEGEND = (
-    "AA: mean over tasks of the accuracy on all test images seen so far; AA task: the same with every task counting "
-    "equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In per cent, "
-    "mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, alignment and "
-    "test of the fastest seed (others may have shared the machine)."
-)
 OVERALL = "Overall: the mean over the data sets, of classifiers that all of them have."
+
+
+def legend(rows: Iterable[Row]) -> str:
+    """What the columns are."""
+    images = " or ".join(dict.fromkeys(row.images for row in rows))
+    return (
+        f"AA: mean over tasks of the accuracy on all {images} images seen so far; AA task: the same with every task "
+        "counting equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In "
+        "per cent, mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, "
+        "alignment and test of the fastest seed (others may have shared the machine)."
+    )
 
 
 class Labelled(Protocol):
@@ -89,7 +96,8 @@ def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
         metrics = [results["branches"][branch]["metrics"] for results in members]
         seconds = min(sum(seconds_by_phase(results, branch).values()) for results in members)
         stored = sum(sum(bytes_of(results, branch).values()) for results in members) // len(members)
-        rows.append(Row(source, label, branch, metrics, seconds, stored, places))
+        images = " or ".join(dict.fromkeys(results["recipe"]["data"]["evaluate"] for results in members))
+        rows.append(Row(source, label, branch, metrics, seconds, stored, places, images))
     return rows
 
 
@@ -166,9 +174,9 @@ def markdown(rows: Sequence[Row]) -> str:
         for source, own in sources.items()
     ]
     if not (together := overall(rows)):
-        return "\n".join([*tables, f"{LEGEND}\n"])
+        return "\n".join([*tables, f"{legend(rows)}\n"])
     tables.append(f"**all data sets**\n\n{markdown_table(together[0], together[1:])}")
-    return "\n".join([*tables, f"{LEGEND} {OVERALL}\n"])
+    return "\n".join([*tables, f"{legend(rows)} {OVERALL}\n"])
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -195,7 +203,7 @@ def print_rows(rows: Sequence[Row], title: str) -> None:
     """A table, and the accuracy of every classifier after each task."""
     console = _console()
     console.print(_table(title, HEADER, [cells_of(row) for row in rows]))
-    console.print(LEGEND, style="dim", highlight=False)
+    console.print(legend(rows), style="dim", highlight=False)
     console.print("accuracy on all classes seen so far, after each task (per cent)")
     width = max(len(row.label) for row in rows)
     for row in rows:
