@@ -2,19 +2,20 @@
 
 A claim of claims.yaml is decided by differences between classifiers of a pack, seed by seed, with the 95 % interval of
 Student's t over seeds. One that is clearly above zero supports it, one clearly below contradicts it, and all others
-leave it undecided.
+leave it undecided. Claims about kept models have rules of their own, which ledger.md states.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise, permutations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from lca.files import read_json
-from lca.report.comparison import LOWER_IS_BETTER, Classifier, choose, classifiers, student_interval
+from lca.report.comparison import LOWER_IS_BETTER, METRICS, Classifier, choose, classifiers, student_interval, why_none
 from lca.report.reading import collect
 from lca.report.tables import bytes_of, markdown_table
 
@@ -23,21 +24,36 @@ HEADINGS = ["claim", "printed", "published logs", "ours, at mini scale", "verdic
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 KINDS = {
     "AA": "",
+    "forgets": "forgetting ",
     "C": "corrupted ",
     "P": "perturbed ",
     "flips": "flips ",
     "MB": "MB ",
+    "s": "seconds ",
 }
-"""What may be compared, and how it is called in the table: average accuracy, robustness, bytes stored."""
-FEWER = (*LOWER_IS_BETTER, "MB")
+"""What may be compared, and how it is called in the table: average accuracy, forgetting, robustness, bytes stored,
+seconds of test."""
+COSTS = ("MB", "s")
+UNDAMAGED = (*METRICS, *COSTS)
+FEWER = (*LOWER_IS_BETTER, *COSTS)
 """Of these less is better."""
 SEEDS = 3
 """Of a complete pack."""
 MANY = 3
 """More pairs than these are counted."""
 
-Finding = tuple[str, str]
-"""In words, and one of the three verdicts."""
+
+class Finding(NamedTuple):
+    """What one comparison says."""
+
+    gain: float
+    """Mean over seeds, above zero where it is for the claim."""
+    text: str
+    verdict: str
+
+
+Judged = tuple[str, dict[str, str]]
+"""Of a data set: in words, and one of the three verdicts for every comparison."""
 
 
 def main() -> None:
@@ -48,170 +64,223 @@ def main() -> None:
 def line(claim: dict[str, Any]) -> list[str]:
     """A row of the table."""
     ours, verdict = judged(claim)
-    return [claim["claim"], claim["printed"], claim["logs"].strip(), ours, verdict, f"`{claim['command']}`"]
+    command = f"`{claim['command']}`" + (f", then as in {claim['then']}" if "then" in claim else "")
+    return [claim["claim"], claim["printed"], claim["logs"].strip(), ours, verdict, command]
 
 
-def judged(claim: dict[str, Any]) -> Finding:
+def judged(claim: dict[str, Any]) -> tuple[str, str]:
     """What we measured, and the verdict."""
     if "untestable" in claim:
         return claim["untestable"].strip(), "not testable here"
     pack = ROOT / claim["pack"]
     if not pack.is_file():
         return "not run yet", ""
-    if "of_runs" in claim:
-        return _judged_runs(read_json(pack)["runs"], claim["of_runs"])
+    found = _of_runs(pack, **claim["of_runs"]) if "of_runs" in claim else _of_classifiers(pack, claim["measure"])
+    verdict = _verdict({place: verdicts for place, (_, verdicts) in found.items()})
+    return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), verdict
+
+
+def _of_classifiers(pack: Path, measure: dict[str, Any]) -> dict[str, Judged]:
+    """By what a pack of runs says, on every data set."""
     by_set = classifiers(collect([pack]).runs)
-    found = {source.removeprefix("folder:"): measured([rows], claim["measure"]) for source, rows in by_set.items()}
-    if claim["measure"].get("overall") and len(by_set) > 1:
-        found = {"overall": measured([*by_set.values()], claim["measure"])} | found
-    return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), _verdict(found)
+    found = {source.removeprefix("folder:"): measured([rows], measure) for source, rows in by_set.items()}
+    if measure.get("overall") and len(by_set) > 1:
+        found = {"overall": measured([*by_set.values()], measure)} | found
+    return found
 
 
-def _judged_runs(runs: Sequence[dict[str, Any]], what: str) -> Finding:
+def _of_runs(pack: Path, what: str, **limits: float) -> dict[str, Judged]:
     """By what `lca diagnose` or `lca theory` measured on runs, after the last task, on every data set."""
     by_set: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
+    for run in read_json(pack)["runs"]:
         by_set.setdefault(Path(run["recipe"]["data"]["source"]).name, []).append(run)
-    found = {place: OF_RUNS[what](each) for place, each in by_set.items()}
-    return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), _verdict(found)
+    return {place: OF_RUNS[what](runs, **limits) for place, runs in by_set.items()}
 
 
-def _gradual(runs: Sequence[dict[str, Any]]) -> Finding:
-    """Whether the similarity to the first backbone (linear CKA) ever falls by more than 0.05 from task to task."""
+def _gradual(runs: Sequence[dict[str, Any]], step: float) -> Judged:
+    """Whether the similarity to the first backbone (linear CKA) never falls by more than a step from task to task."""
     curves = [[task["similarity"]["cka"] for task in run["tasks"]] for run in runs]
-    step = max(before - after for curve in curves for before, after in pairwise(curve))
-    text = f"CKA {_mean(curve[-1] for curve in curves):.3f} after the last task, largest step {step:.3f}"
-    return text, SUPPORTED if step <= 0.05 else CONTRADICTED
+    largest = max(before - after for curve in curves for before, after in pairwise(curve))
+    text = f"CKA {_mean(curve[-1] for curve in curves):.3f} after the last task, largest step {largest:.3f}"
+    return text, {"": SUPPORTED if largest <= step else CONTRADICTED}
 
 
-def _overlap(runs: Sequence[dict[str, Any]]) -> Finding:
+def _overlap(runs: Sequence[dict[str, Any]]) -> Judged:
     """Of classes of different tasks, as answered: LCA less its own loss without the pairwise term."""
     last = [run["tasks"][-1]["overlap"] for run in runs]
     with_term, without = (
         [100 * each[name]["as_answered"]["between_tasks"] for each in last] for name in ("lca", "λ=0")
     )
-    text, verdict = _difference([one - two for one, two in zip(with_term, without, strict=True)], 0.0, fewer=True)
-    return f"overlap {text} points", verdict
+    found = _difference([one - two for one, two in zip(with_term, without, strict=True)], fewer=True)
+    return f"overlap {found.text} points", {"": found.verdict}
 
 
-def _theorem_1(runs: Sequence[dict[str, Any]]) -> Finding:
-    """Whether its right side, for the 0-1 loss, is at least the loss on test images."""
+def _theorem_1(runs: Sequence[dict[str, Any]]) -> Judged:
+    """Whether its right side, for the 0-1 loss, is at least the loss that it is about, and that on test images."""
     last = [run["branches"]["lca"][-1]["losses"]["zero-one"] for run in runs]
-    side, images = (_mean(each[key] for each in last) for key in ("theorem_1", "test_images"))
-    holds = all(each["theorem_1"] >= each["test_images"] for each in last)
-    return f"right side {side:.3f}, error on test images {images:.3f}", SUPPORTED if holds else CONTRADICTED
+    means = {key: _mean(each[key] for each in last) for key in ("drawn", "robustness", "theorem_1", *ERRORS)}
+    text = "L(D) {drawn:.3f}, ε̄ {robustness:.4f}, right side {theorem_1:.3f}".format(**means)
+    verdicts = {}
+    for key, name in ERRORS.items():
+        text += f", {name} {means[key]:.3f}"
+        verdicts[name] = SUPPORTED if all(each["theorem_1"] >= each[key] for each in last) else CONTRADICTED
+    return text, verdicts
 
 
-def _theorem_2(runs: Sequence[dict[str, Any]]) -> Finding:
+ERRORS = {"gaussians": "error under the Gaussians", "test_images": "error on test images"}
+
+
+def _theorem_2(runs: Sequence[dict[str, Any]]) -> Judged:
     """Whether the bound says anything."""
     last = [run["branches"]["lca"][-1] for run in runs]
     vacuous = sum("theorem_2" in each["losses"]["zero-one"]["vacuous"] for each in last)
     apart = _mean(each["drift"][0]["at_least"] for each in last)
     text = f"vacuous in {vacuous} of {len(last)} runs, TV >= {apart:.3f}"
-    return text, CONTRADICTED if vacuous else SUPPORTED
+    return text, {"": CONTRADICTED if vacuous else SUPPORTED}
 
 
-OF_RUNS = {"gradual": _gradual, "overlap": _overlap, "theorem 1": _theorem_1, "theorem 2": _theorem_2}
+OF_RUNS: dict[str, Callable[..., Judged]] = {
+    "gradual": _gradual,
+    "overlap": _overlap,
+    "theorem 1": _theorem_1,
+    "theorem 2": _theorem_2,
+}
 
 
-def _verdict(found: dict[str, Finding]) -> str:
-    """Supported only where it is on every data set; else what the others say."""
-    by_verdict: dict[str, list[str]] = {}
-    for place, (_, verdict) in found.items():
-        by_verdict.setdefault(verdict, []).append(place)
-    if [*by_verdict] == [SUPPORTED]:
-        return SUPPORTED
-    parts = [
-        f"{verdict} on {', '.join(places)}" if len(by_verdict) > 1 else verdict
-        for verdict, places in by_verdict.items()
-    ]
+def _verdict(found: dict[str, dict[str, str]]) -> str:
+    """Supported only where every comparison on every data set is; else what they say, and which of them."""
+    alone = f", on {next(iter(found))} alone" if len(found) == 1 else ""
+    all_verdicts = {verdict for verdicts in found.values() for verdict in verdicts.values()}
+    if all_verdicts == {SUPPORTED}:
+        return SUPPORTED + alone
+    if len(all_verdicts) == 1:
+        return f"not supported: {all_verdicts.pop()}{alone}"
+    parts = []
+    for verdict in (CONTRADICTED, UNDECIDED, SUPPORTED):
+        places: dict[str, list[str]] = {}
+        for place, verdicts in found.items():
+            names = [name for name, each in verdicts.items() if each == verdict]
+            if len(names) == len(verdicts):
+                places.setdefault(" (all)" if len(names) > 1 else "", []).append(place)
+            elif names and verdict != SUPPORTED:
+                named = ", ".join(names) if len(names) <= MANY else f"{len(names)} of {len(verdicts)}"
+                places.setdefault(f" ({named})", []).append(place)
+        if places:
+            parts.append(f"{verdict} on {', '.join(' and '.join(each) + which for which, each in places.items())}")
     return f"not supported: {'; '.join(parts)}"
 
 
-def measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any]) -> Finding:
-    """What the classifiers of a data set say, or those of several, whose values are averaged seed by seed.
+def measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any]) -> Judged:
+    """What the classifiers of a data set say, or those of several, whose differences are averaged seed by seed.
 
-    `better: [[A, B], ...]`: every A is better than its B. `best: A` with `among: [...]`: A is better than the best of
-    them. `near: [...]` with `to: [...]` and `within: x`: each falls short of the best of those by x points at most.
-    `alike: [...]` with `within: x`: the largest and the smallest mean are no farther apart. `everywhere: [A, B]`: the
-    mean of A is above that of B on every kind of damage. `of` names what is compared, else it is average accuracy.
+    `better: [[A, B], ...]`: every A is better than its B. `best: {A: [B, ...], ...}`: every A is better than each of
+    its rivals. `near: [...]` with `to: [...]` and `within: x`: each falls short of none of those by more than x
+    points. `alike: [...]` with `within: x`: no two are farther apart. `everywhere: [A, B]`: A is better than B on every
+    kind of damage. `of` names what is compared, else it is average accuracy.
     """
     if "everywhere" in measure:
         return _everywhere(*(choose(sets[0], label) for label in measure["everywhere"]))
-    findings = [_measured(sets, measure, of) for of in measure.get("of", ["AA"])]
-    return ", ".join(text for text, _ in findings), _weakest(verdict for _, verdict in findings)
+    pairs, texts = _named(_pairs(measure)), []
+    verdicts: dict[str, str] = {}
+    for of in measure.get("of", ["AA"]):
+        found = {name: _compared(sets, *pair, of, measure.get("within", 0.0)) for name, pair in pairs.items()}
+        texts.append(KINDS[of] + _in_words(found))
+        verdicts |= {(KINDS[of] + name).strip(): each.verdict for name, each in found.items()}
+    return ", ".join(texts), verdicts
 
 
-def _measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any], of: str) -> Finding:
-    def values(label: str) -> dict[int, float]:
-        each = [_values(choose(rows, label), of) for rows in sets]
-        seeds = set.intersection(*(set(one) for one in each))
-        return {seed: _mean(one[seed] for one in each) for seed in sorted(seeds)}
-
-    def mean(label: str) -> float:
-        return _mean(values(label).values())
-
-    if "alike" in measure:
-        means = [mean(label) for label in measure["alike"]]
-        apart = max(means) - min(means)
-        return f"{KINDS[of]}{apart:.1f} apart", SUPPORTED if apart <= measure["within"] else CONTRADICTED
-    pairs = measure.get("better")
-    if pairs is None:
-        best = max(measure.get("among") or measure["to"], key=mean)
-        pairs = [(label, best) for label in measure.get("near") or [measure["best"]]]
-    found = {}
-    for one, two in pairs:
-        ours, theirs = values(one), values(two)
-        differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        found[one, two] = _difference(differences, measure.get("within", 0.0), fewer=of in FEWER)
-    return KINDS[of] + _in_words(found, "better" in measure), _weakest(verdict for _, verdict in found.values())
+def _named(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Each by what is not the same in all of them."""
+    firsts, seconds = (len({*each}) > 1 for each in zip(*pairs, strict=True))
+    return {
+        (f"{one} - {two}" if firsts and seconds else one if firsts else f"against {two}" if seconds else ""): (one, two)
+        for one, two in pairs
+    }
 
 
-def _in_words(found: dict[tuple[str, str], Finding], named: bool) -> str:
-    """One difference as it is, a few with their names, of many only how many hold, and the others."""
+def _pairs(measure: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of which the first is to be better than the second, or near to it."""
+    if "better" in measure:
+        return [(one, two) for one, two in measure["better"]]
+    if "best" in measure:
+        return [(one, two) for one, rivals in measure["best"].items() for two in rivals]
+    return [*permutations(measure["alike"], 2)] if "alike" in measure else [*product(measure["near"], measure["to"])]
+
+
+def _compared(sets: Sequence[Sequence[Classifier]], one: str, two: str, of: str, within: float) -> Finding:
+    rows = [(choose(each, one), choose(each, two)) for each in sets]
+    gains = [_gains(*pair, of) for pair in rows]
+    seeds = sorted(set.intersection(*(set(each) for each in gains)))
+    if not seeds:
+        reasons = [why_none(*pair, damaged=of not in UNDAMAGED) for pair in rows]
+        return Finding(-math.inf, f"not compared ({', '.join(filter(None, reasons))})", UNDECIDED)
+    return _difference([_mean(each[seed] for each in gains) for seed in seeds], within, fewer=of in FEWER)
+
+
+def _gains(one: Classifier, two: Classifier, of: str) -> dict[int, float]:
+    """One less two by seed, where `lca report` compares them: on the same tasks, test images and damage. What they cost
+    does not depend on the images."""
+
+    def alone(row: Classifier, seed: int) -> Classifier:
+        return replace(row, runs=[run for run in row.runs if run.seed == seed])
+
+    ours, theirs = _values(one, of), _values(two, of)
+    return {
+        seed: value - theirs[seed]
+        for seed, value in ours.items()
+        if seed in theirs
+        and (of in COSTS or not why_none(alone(one, seed), alone(two, seed), damaged=of not in UNDAMAGED))
+    }
+
+
+def _in_words(found: dict[str, Finding]) -> str:
+    """One difference as it is, a few with their names, of many only how many hold, and the others or the least."""
+    lines = [f"{name} {each.text}" for name, each in found.items()]
     if len(found) == 1:
-        ((_, two), (text, _)) = next(iter(found.items()))
-        return text if named else f"{text} against {two}"
-    lines = {f"{one} - {two} {text}": verdict for (one, two), (text, verdict) in found.items()}
-    others = [line for line, verdict in lines.items() if verdict != SUPPORTED]
+        return next(iter(found.values())).text
     if len(found) <= MANY:
         return "; ".join(lines)
-    holding = f"{len(lines) - len(others)} of {len(lines)} are clear"
-    return f"{holding}, not {'; '.join(others)}" if others else holding
+    others = [line for line, each in zip(lines, found.values(), strict=True) if each.verdict != SUPPORTED]
+    least = min(found, key=lambda name: found[name].gain)
+    rest = f"not: {'; '.join(others)}" if others else f"least {least} {found[least].text}"
+    return f"{len(lines) - len(others)} of {len(lines)} are clear, {rest}"
 
 
 def _weakest(verdicts: Iterable[str]) -> str:
     return min(verdicts, key=[CONTRADICTED, UNDECIDED, SUPPORTED].index)
 
 
-def _difference(differences: Sequence[float], allowed: float, fewer: bool) -> Finding:
+def _difference(differences: Sequence[float], allowed: float = 0.0, fewer: bool = False) -> Finding:
     """The mean and its interval, which decides: one seed alone cannot, equal differences do."""
     mean, interval = _mean(differences), student_interval(differences) if len(differences) > 1 else None
     low, high = interval or ((mean, mean) if len(differences) > 1 else (-math.inf, math.inf))
     text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" if interval else f"{mean:+.2f}"
     text += f" ({len(differences)} of {SEEDS} seeds)" if len(differences) < SEEDS else ""
-    low, high = (-high, -low) if fewer else (low, high)
-    return text, SUPPORTED if low > -allowed else CONTRADICTED if high < -allowed else UNDECIDED
+    mean, low, high = (-mean, -high, -low) if fewer else (mean, low, high)
+    return Finding(mean, text, SUPPORTED if low > -allowed else CONTRADICTED if high < -allowed else UNDECIDED)
 
 
-def _everywhere(one: Classifier, two: Classifier) -> Finding:
-    """The mean of every kind of damage must be above; one that is below contradicts only if its interval is."""
-    seeds = [seed for seed in one.robustness if seed in two.robustness]
-    ours, theirs = ([row.robustness[seed].by_kind() for seed in seeds] for row in (one, two))
-    gains = {kind: [a[kind] - b[kind] for a, b in zip(ours, theirs, strict=True)] for kind in ours[0]}
-    worst = min(gains, key=lambda kind: _mean(gains[kind]))
-    above = sum(_mean(gain) > 0 for gain in gains.values())
-    text, verdict = _difference(gains[worst], 0.0, fewer=False)
-    if verdict != CONTRADICTED:
-        verdict = SUPPORTED if above == len(gains) else UNDECIDED
-    return f"{above} of {len(gains)} kinds, least {worst} {text}", verdict
+def _everywhere(one: Classifier, two: Classifier) -> Judged:
+    if why := why_none(one, two, damaged=True):
+        return f"not compared ({why})", {"": UNDECIDED}
+    kinds = next(iter(one.robustness.values())).by_kind()
+    found = {kind: _difference([*_gains(one, two, kind).values()]) for kind in kinds}
+    above = sum(each.gain > 0 for each in found.values())
+    clear = sum(each.verdict == SUPPORTED for each in found.values())
+    least = min(found, key=lambda kind: found[kind].gain)
+    text = f"{above} of {len(found)} means above, {clear} clear, least {least} {found[least].text}"
+    return text, {"": _weakest(each.verdict for each in found.values())}
 
 
 def _values(row: Classifier, of: str) -> dict[int, float]:
-    """By seed."""
+    """By seed; what is no column is a kind of damage."""
     if of == "MB":
         return {run.seed: sum(bytes_of(run.results, row.branch).values()) / 1e6 for run in row.runs}
-    return row.values(of)
+    if of == "s":
+        return {run.seed: run.results["seconds"]["evaluate"] for run in row.runs}
+    if of in KINDS:
+        return row.values(of)
+    return {seed: scores.by_kind()[of] for seed, scores in row.robustness.items()}
 
 
 def _mean(values: Iterable[float]) -> float:
