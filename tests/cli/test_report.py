@@ -41,10 +41,28 @@ def test_tables_are_printed_or_written(lca, pack, tmp_path):
     assert (tmp_path / "t.csv").read_text(encoding="utf-8") == printed
 
 
+def test_the_table_of_all_data_sets_alone(lca, tmp_path):
+    cells = [
+        ("a", made({"default": [[n, n], [n] * 4]}, source=source)) for source, n in (("one", 8), ("folder:x/two", 5))
+    ]
+    pack = packed(tmp_path / "p.json", *cells)
+    code, table, _ = lca("report", pack, "--markdown", "--overall")
+    assert (code, table.splitlines()[::2]) == (
+        0,
+        ["| AA | one | two | Overall | rank |", "| a | 80.0 | 50.0 | 65.0 | 1.0 |"],
+    )
+    assert table in lca("report", pack, "--markdown")[1]
+    latex = lca("report", pack, "--latex", "--overall")[1]
+    assert latex.startswith("% all data sets, AA\n")
+    assert lca("report", pack, "--latex")[1].endswith(latex)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--csv", "--latex"], "one format each"),
+        (["--csv", "--overall"], "--overall is a part of --markdown or --latex"),
+        (["--markdown", "--overall"], "--overall needs several data sets"),
         (["--csv", "--images"], "belong to the page"),
         (["--only", "god"], "there is no classifier 'god'; did you mean 'good'?"),
         (["--reference", "god"], "there is no classifier 'god'; did you mean 'good'?"),

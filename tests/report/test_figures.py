@@ -2,7 +2,23 @@ import pytest
 from PIL import Image
 from test_tables import results
 
-from lca.report.figures import PALETTE, Look, accuracy_curves, file_name, grouped_bars, titled
+from lca.report.figures import (
+    PALETTE,
+    Look,
+    accuracy_curves,
+    drift_curves,
+    file_name,
+    forest,
+    forgetting_by_task,
+    grouped_bars,
+    heat_map,
+    named_curves,
+    over_numbers,
+    reliability_diagram,
+    save,
+    signature,
+    titled,
+)
 from lca.report.radars import radar
 from lca.report.tables import rows_of
 
@@ -83,3 +99,42 @@ def test_a_figure_to_stand_alone_has_room_for_its_title():
 
 def test_names_of_files():
     assert file_name("vtab-mini", "IM λ=0.1", "relative to", "<b>/..") == "vtab-mini-IM-λ-0-1-relative-to-b"
+
+
+BLUE, RED = Look(0), Look(1)
+BIN = {"low": 0.0, "high": 50.0, "images": 5, "mean_probability": 40.0}
+
+
+def kinds(value=60.0, word="a", look=BLUE):
+    """One of every kind of figure, all showing a value, a word and a look."""
+    point = (value, 1.0)
+    return {
+        "bars": grouped_bars({"one": {word: {"x": point}}}, "%", {"x": look}),
+        "curves": named_curves({word: [[90.0, value], [80.0, 70.0]]}, "%", {word: look}),
+        "numbers": over_numbers(
+            {"one": ({word: {0.1: point, 1.0: (2.0, None)}}, {"b": point})}, "x", {word: look, "b": RED}
+        ),
+        "radar": radar({word: {"fog": value, "snow": 1.0, "frost": 2.0}}, word, looks={word: look}),
+        "forest": forest([word], [value], [(0.0, 1.0)]),
+        "heat map": heat_map([[90.0], [value, 70.0]]),
+        "tasks": forgetting_by_task([[90.0], [value, 70.0]]),
+        "drift": drift_curves([[1.0, value], [1.0]]),
+        "reliability": reliability_diagram([{**BIN, "accuracy": value}]),
+    }
+
+
+def test_a_signature_tells_what_is_drawn(tmp_path):
+    first, again = ({kind: signature(figure) for kind, figure in kinds().items()} for _ in range(2))
+    assert first == again
+    looking = {"bars", "curves", "numbers", "radar"}
+    for changed, which in (
+        (kinds(value=60.1), {*first}),
+        (kinds(look=RED), looking),
+        (kinds(word="c"), {*looking, "forest"}),
+    ):
+        assert {kind for kind, figure in changed.items() if signature(figure) != first[kind]} == which
+    for kind, figure in kinds().items():
+        save(figure, tmp_path / "drawn.png", dpi=30)
+        assert signature(figure) == first[kind], f"{kind}: drawing changes nothing"
+        with Image.open(tmp_path / "drawn.png") as picture:
+            assert picture.text["Signature"] == first[kind]

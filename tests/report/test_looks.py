@@ -95,6 +95,15 @@ def test_alignments_have_their_colours_in_all_pictures_of_all_reports(drawn):
     assert looks["IM lca"][1:] != looks["MOS lca"][1:], "methods differ in marker and line"
 
 
+def test_no_other_alignment_has_their_colours(drawn):
+    others = ["all heads", "oldest half", "newest half", "random half"]
+    figures = drawn(cell("IM", {"none": 3, **dict.fromkeys(others, 5)}))
+    assert bars(figures["one-bars"])["IM none"] == COLOURS["none"]
+    looks = curves(figures["one-curves"])
+    assert {looks[f"IM {name}"][0] for name in others} == {*PALETTE[5:]}
+    assert len({*looks.values()}) == 5, "the fourth has another marker and line"
+
+
 def test_what_depends_on_a_number_has_the_colour_of_its_alignment(drawn):
     numbers = [cell(f"IM α={n}", {"lca": 4 + n, "none": 3 - n}) for n in range(3)]
     figures = drawn(*numbers, cell("plain", {"none": 2, "twice": 1}))

@@ -1,52 +1,90 @@
-"""The figures of docs/paper.md."""
+"""The pictures of the documents are those that would be drawn now."""
 
 import importlib.util
 import re
+import sys
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
-SPECIFICATION = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
-figures = importlib.util.module_from_spec(SPECIFICATION)
-SPECIFICATION.loader.exec_module(figures)
+from lca.files import read_json
+from lca.report import page
+from lca.report.figures import signature
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+IMAGES = DOCS / "images"
+ASKED = "python docs/figures.py draws it anew"
+
+
+def load(path):
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+figures = load(DOCS / "figures.py")
+EVERY = [(pack, only) for pack, chosen in figures.FIGURES.items() for only in chosen]
+OF_EVERY_KIND = [("compare-mini", figures.PUBLISHED), ("paper-merge-coefficient", ()), ("paper-robustness", ())]
+"""Curves; lines over a number; bars and radars."""
+
+
+def text_of(path):
+    with Image.open(path) as picture:
+        return picture.text
 
 
 def names(folder):
-    return sorted(path.name for path in folder.glob("paper-*.png"))
+    return sorted(path.name for kind in ("paper", "diagnosis") for path in folder.glob(f"{kind}-*.png"))
 
 
 def test_the_committed_figures_are_of_the_packs_as_they_are():
-    asked = [
-        (pack, figures.image(pack, name))
-        for pack, chosen in figures.FIGURES.items()
-        for each in chosen.values()
-        for name in each
-    ]
-    assert sorted(name for _, name in asked) == names(DOCS / "images"), "python docs/figures.py draws them"
-    for pack, name in asked:
-        source = sha256(figures.path(pack).read_bytes()).hexdigest()
-        with Image.open(DOCS / "images" / name) as committed:
-            assert committed.text["Source"] == source, f"python docs/figures.py draws {name} anew"
-        assert (DOCS / "images" / name).stat().st_size < 100_000
+    asked = {figures.image(pack, only, name): pack for pack, only in EVERY for name in figures.FIGURES[pack][only]}
+    asked |= {f"diagnosis-{data}.png": "diagnosis-mini" for data in ("cifar100-mini", "vtab-mini")}
+    assert sorted(asked) == names(IMAGES), "python docs/figures.py draws them"
+    for name, pack in asked.items():
+        assert text_of(IMAGES / name)["Source"] == sha256(figures.path(pack).read_bytes()).hexdigest(), (
+            f"{name}: {ASKED}"
+        )
+        assert (IMAGES / name).stat().st_size < 100_000
 
 
-@pytest.mark.slow
-def test_the_committed_figures_are_those_that_are_drawn(tmp_path):
-    """Of the same size; other releases of matplotlib differ in the pixels."""
-    figures.main(tmp_path)
-    assert names(DOCS / "images") == names(tmp_path)
-    for name in names(tmp_path):
-        with Image.open(DOCS / "images" / name) as committed, Image.open(tmp_path / name) as drawn:
-            assert committed.size == drawn.size, name
+@pytest.mark.parametrize(
+    ("pack", "only"),
+    [pytest.param(*each, marks=[] if each in OF_EVERY_KIND else pytest.mark.slow) for each in EVERY],
+    ids=[f"{pack} {only[0]}" if only else pack for pack, only in EVERY],
+)
+def test_the_committed_figures_are_drawn_as_they_would_be_now(pack, only, monkeypatch):
+    monkeypatch.setattr(page.figures, "inline_svg", lambda figure, name: "")  # half of the time
+    drawn = figures.drawn(pack, only)
+    for name in figures.FIGURES[pack][only]:
+        assert text_of(IMAGES / figures.image(pack, only, name))["Signature"] == signature(drawn[name]), (
+            f"{name}: {ASKED}"
+        )
+
+
+def test_the_diagnosis_is_drawn_as_it_would_be_now(tmp_path):
+    figures.diagnosis(tmp_path)
+    assert [*map(text_of, sorted(tmp_path.iterdir()))] == [*map(text_of, sorted(IMAGES.glob("diagnosis-*.png")))], ASKED
+
+
+def test_growth_is_drawn_as_it_would_be_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    results = ROOT / "benchmarks" / "results" / "growth-h200.json"
+    load(ROOT / "benchmarks" / "growth.py").plot(read_json(results), tmp_path)
+    drawn, committed = (
+        {path.name: text_of(path)["Signature"] for path in folder.glob("growth-*.png")} for folder in (tmp_path, IMAGES)
+    )
+    assert drawn == committed, f"python benchmarks/growth.py --plot {results.relative_to(ROOT)} draws them anew"
 
 
 def test_the_paper_page_shows_them_all_and_names_their_classifiers():
     text = (DOCS / "paper.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\(images/(paper-[^)]+)\)", text)
-    assert sorted(shown) == sorted(path.name for path in (DOCS / "images").glob("paper-*.png"))
-    commands = re.findall(r"lca report results/(\S+)\.json ((?:\\\n|.)*)", text)
+    assert sorted(shown) == sorted(path.name for path in IMAGES.glob("paper-*.png"))
+    commands = re.findall(r"lca report results/(\S+)\.json ((?:\\\n|.)*--figures(?:\\\n|.)*)", text)
     asked = [(pack, tuple(a or b for a, b in re.findall(r"--only (?:'([^']+)'|(\S+))", end))) for pack, end in commands]
-    assert asked == [(pack, only) for pack, chosen in figures.FIGURES.items() for only in chosen]
+    assert asked == EVERY

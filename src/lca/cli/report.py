@@ -24,6 +24,9 @@ def report_command(
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown instead of the page.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Tables in LaTeX (booktabs) instead.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="A line per classifier and seed instead.")] = False,
+    overall: Annotated[
+        bool, typer.Option("--overall", help="Of --markdown or --latex only the table of all data sets together.")
+    ] = False,
     figures: Annotated[
         Path | None, typer.Option("--figures", metavar="FOLDER", help="Save the page's figures as PNG and SVG too.")
     ] = None,
@@ -59,6 +62,8 @@ def report_command(
 
       lca report results/compare-mini.json --latex > table.tex
 
+      lca report results/compare-mini.json --only IM --only SLCA --only MOS --markdown --overall
+
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
     from lca.files import write_atomic
@@ -72,16 +77,20 @@ def report_command(
         raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
     if (markdown or latex or csv) and (images or figures):
         raise LcaError("--images and --figures belong to the page, not to a table")
+    if overall and not (markdown or latex):
+        raise LcaError("--overall is a part of --markdown or --latex: give one of them too")
     found = collect(paths)
     if markdown or latex or csv:
         rows = comparison.classifiers(found.runs, draws, only)
-        text = (
-            formats.as_markdown(rows, reference, found.left_out())
-            if markdown
-            else formats.as_latex(rows, reference, found.left_out())
-            if latex
-            else formats.as_csv(rows)
-        )
+        together = comparison.overall(rows) if overall else None
+        if overall and together is None:
+            raise LcaError("--overall needs several data sets, and classifiers that all of them have")
+        if together is not None:
+            text = formats.overall_markdown(together) if markdown else formats.overall_latex(together)
+        elif markdown:
+            text = formats.as_markdown(rows, reference, found.left_out())
+        else:
+            text = formats.as_latex(rows, reference, found.left_out()) if latex else formats.as_csv(rows)
         if out is None:
             print(text, end="")
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lca.files import hash_json
 from lca.report.tables import Row
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ class Look:
     line: int = 0
 
     @classmethod
-    def of(cls, number: int) -> "Look":
-        """Of the first, second and so on: all colours are taken before a line is."""
-        line, place = divmod(number, len(PALETTE))
-        return cls(place, line)
+    def of(cls, number: int, line: int = 0) -> "Look":
+        """Of the first, second and so on: all colours are taken before the next line is."""
+        lines, place = divmod(number, len(PALETTE))
+        return cls(place, line + lines)
 
     @property
     def colour(self) -> str:
@@ -57,9 +58,48 @@ class Look:
 
 
 def save(figure: "Figure", path: Path, dpi: int = 150) -> None:
-    """Write a figure in the format of its name."""
+    """Write a figure in the format of its name; a PNG has its signature with it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _render(figure, path, dpi=dpi)
+    signed = {"metadata": {"Signature": signature(figure)}} if path.suffix == ".png" else {}
+    _render(figure, path, dpi=dpi, **signed)
+
+
+def signature(figure: "Figure") -> str:
+    """Hash of what a figure shows, before and after it is drawn: its data, words and colours. Pixels differ between
+    releases of matplotlib where this does not."""
+    from matplotlib.ticker import FixedLocator
+
+    legends = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
+    shown: list[Any] = [figure.get_size_inches(), figure.get_suptitle()]
+    shown += [text.get_text() for legend in legends for text in (legend.get_title(), *legend.get_texts())]
+    for axes in figure.axes:
+        shown += [axes.get_visible(), axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
+        shown += [axes.get_xlim(), axes.get_ylim(), axes.get_xscale(), axes.get_yscale()]
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_locator(), FixedLocator):  # the others depend on the room there is
+                shown += [text.get_text() for text in axis.get_ticklabels()]
+        for text in axes.texts:
+            shown += [text.get_text(), text.get_position(), text.get_color(), text.get_fontsize()]
+        for line in axes.lines:
+            shown += [line.get_xydata(), line.get_color(), line.get_linestyle(), line.get_linewidth()]
+            shown += [line.get_marker(), line.get_markersize(), line.get_alpha()]
+        for patch in axes.patches:
+            outline = patch.get_patch_transform().transform_path(patch.get_path())
+            shown += [outline.vertices, patch.get_facecolor(), patch.get_hatch()]
+        for group in axes.collections:
+            values, colours = group.get_array(), [group.get_facecolor(), group.get_edgecolor()]
+            shown += [[outline.vertices for outline in group.get_paths()], group.get_offsets()]
+            shown += colours if values is None else [values]
+    return hash_json(_rounded(shown))
+
+
+def _rounded(value: Any) -> Any:
+    """What JSON takes, with five digits of every number."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if hasattr(value, "tolist"):
+        return _rounded(value.tolist())
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def titled(figure: "Figure", title: str) -> "Figure":
@@ -100,9 +140,10 @@ def _render(figure: "Figure", target: Any, **options: Any) -> None:
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "lca", "text.parse_math": False}
-    dated = options.get("format") == "svg" or str(target).endswith(".svg")
+    if options.get("format") == "svg" or str(target).endswith(".svg"):
+        options["metadata"] = {"Date": None}
     with matplotlib.rc_context(style):
-        figure.savefig(target, metadata={"Date": None} if dated else None, **options)
+        figure.savefig(target, **options)
 
 
 def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
@@ -376,9 +417,9 @@ def over_numbers(
                 shown = label if part is joined else None
                 across = [place(each) + apart * (number - (len(lines) - 1) / 2) for each in part]
                 axes.errorbar(across, means, spread, label=shown, capsize=2, **{**looks[label].curve, **look})
-        for number, (label, (mean, deviation)) in enumerate(levels.items()):
-            colour = looks[label].colour
-            axes.axhline(mean, label=label, color=colour, linestyle=LINES[1 + number % 3])
+        for label, (mean, deviation) in levels.items():
+            colour, broken = looks[label].colour, LINES[1:]
+            axes.axhline(mean, label=label, color=colour, linestyle=broken[looks[label].place % len(broken)])
             if deviation:
                 axes.axhspan(mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
         axes.set_xticks([*map(place, numbers)], [f"{number:g}" for number in numbers], fontsize=8)

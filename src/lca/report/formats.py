@@ -46,14 +46,16 @@ def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[s
     if any(row.robustness for rows in found.values() for row in rows):
         words += f" {DAMAGED}"
     if together := comparison.overall(found):
-        lines = _overall_lines(together, MARKDOWN_MARKS, " ± ")
-        header = ["AA", *short_names(together.sources).values(), "Overall", "rank"]
-        texts += [
-            "**all data sets**\n",
-            markdown_table(header, [[markdown_text(line[0]), *line[1:]] for line in lines]),
-        ]
+        texts += ["**all data sets**\n", overall_markdown(together)]
         words += f" {OVERALL}"
     return "\n".join([*texts, *(f"{markdown_text(line)}\n" for line in (words, *left_out))])
+
+
+def overall_markdown(together: Overall) -> str:
+    """The table of all data sets."""
+    lines = _overall_lines(together, MARKDOWN_MARKS, " ± ")
+    header = ["AA", *short_names(together.sources).values(), "Overall", "rank"]
+    return markdown_table(header, [[markdown_text(line[0]), *line[1:]] for line in lines])
 
 
 def _seeds(counts: Collection[int]) -> str:
@@ -159,9 +161,14 @@ def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str]
             chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
             tables.append(_latex_minus(f"{source}, damaged images", damaged, chosen, [*DAMAGE]))
     if together := comparison.overall(found):
-        header = [*map(latex_text, short_names(together.sources).values()), "Overall", "rank"]
-        tables.append(_latex_table("all data sets, AA", header, _overall_lines(together, LATEX_MARKS, r" $\pm$ ")))
+        tables.append(overall_latex(together))
     return "\n".join(tables)
+
+
+def overall_latex(together: Overall) -> str:
+    """The table of all data sets."""
+    header = [*map(latex_text, short_names(together.sources).values()), "Overall", "rank"]
+    return _latex_table("all data sets, AA", header, _overall_lines(together, LATEX_MARKS, r" $\pm$ "))
 
 
 def _latex_minus(title: str, rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str]) -> str:

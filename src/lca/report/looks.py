@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from statistics import fmean
 
 from lca.report.ablation import Ablation
@@ -32,8 +32,8 @@ def alignment_of(row: Classifier) -> str:
 def looks_of(
     found: Mapping[str, Sequence[Classifier]], ablations: Mapping[str, Ablation], only: Sequence[str] = ()
 ) -> Looks:
-    """Few methods have different lines, and their alignments the colours; of many methods every classifier has a colour
-    of its own, as long as there are colours."""
+    """Few methods have different lines, and their alignments the colours; of many methods, or alignments, every
+    classifier has a colour of its own, as long as there are colours."""
     rows = {row.label: row for each in found.values() for row in each}
     lines = {
         row.label: (name, of)
@@ -48,9 +48,10 @@ def looks_of(
     names = {label: lines[label][0] if label in lines else label for label in _order(found, only)}
     methods = _numbered(plain(label, rows[label].row.group) for label in [*lines, *rows])
     colours = _colours(plain(label, alignment_of(row)) for label, row in rows.items())
-    if len(methods) <= len(LINES) and len(colours) <= len(PALETTE):
+    one, few = len(methods) == 1, len(methods) <= len(LINES) and max(colours.values()) < len(PALETTE)
+    if one or few:
         looks = {
-            label: Look(colours[plain(label, alignment_of(row))], methods[plain(label, row.row.group)])
+            label: Look.of(colours[plain(label, alignment_of(row))], methods[plain(label, row.row.group)])
             for label, row in rows.items()
         }
     else:
@@ -82,9 +83,7 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def _colours(alignments: Iterable[str]) -> dict[str, int]:
-    """Numbers of the palette; those of alignments that are not there are given to others last."""
+    """Numbers of looks; nothing else has the colour of one of the alignments that have theirs."""
+    free = (number for number in count() if number % len(PALETTE) >= len(ALIGNMENTS))
     names = dict.fromkeys(alignments)
-    fixed = {name: ALIGNMENTS.index(name) for name in names if name in ALIGNMENTS}
-    size, first = len(PALETTE), len(ALIGNMENTS)
-    free = (number for number in chain(range(first, size), range(first), count(size)) if number not in fixed.values())
-    return {name: fixed[name] if name in fixed else next(free) for name in names}
+    return {name: ALIGNMENTS.index(name) if name in ALIGNMENTS else next(free) for name in names}

@@ -119,7 +119,7 @@ class Report:
 
     def _ablation(self, short: str, found: Ablation) -> dict[str, Any]:
         """Accuracies over the number of the labels, beside the best of the others."""
-        beside = comparison.best_first(found.others)[: len(figures.PALETTE) - len(found.lines)]
+        beside = self._ordered(comparison.best_first(found.others)[: len(figures.PALETTE) - len(found.lines)])
         panels = {}
         for column, title in (("AA", "average accuracy (%)"), ("last", "last accuracy (%)")):
             lines = {
@@ -144,7 +144,7 @@ class Report:
         if numbers:
             best = [comparison.best_first(points.values())[0] for points in numbers.lines.values()]
             rows = [*best, *numbers.others]
-        rows = sorted(rows, key=lambda row: self._looks.order.index(row.label))
+        rows = self._ordered(rows)
         after = {row.label: [record.sample_weighted() for record in row.records] for row in rows}
         running = {label: [running_means(curve) for curve in seeds] for label, seeds in after.items()}
         curves = figures.named_curves(after, "accuracy (%)", self._looks.labels)
@@ -282,6 +282,10 @@ class Report:
             assert self.images is not None
             self._read = (run, test_images(run, self.images))
         return self._read[1]
+
+    def _ordered(self, rows: Iterable[Classifier]) -> list[Classifier]:
+        """As in all figures."""
+        return sorted(rows, key=lambda row: self._looks.order.index(row.label))
 
     def _grouped(self, panels: Mapping[str, Mapping[Classifier, Measured]], x: str) -> "Figure":
         """Bars by label and alignment; of a single label by classifier."""

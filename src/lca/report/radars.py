@@ -48,7 +48,7 @@ def radar(
     lines = {name: [values[kind] for kind in kinds] for name, values in models.items()}
     chosen = {name: looks[name] if looks else Look.of(number) for number, name in enumerate(lines)}
     for name, line in lines.items():
-        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, **chosen[name].curve)
+        axes.plot([*angles, *angles[:1]], [*line, *line[:1]], label=name, **{**chosen[name].curve, "linestyle": "-"})
         if not relative:
             axes.fill(angles, line, color=chosen[name].colour, alpha=0.08)
     axes.set_theta_zero_location("N")
