@@ -41,3 +41,11 @@ def test_in_tables_for_elsewhere_too(lca, pack, words):
     (place,) = [number for number, line in enumerate(out.splitlines()) if line.startswith(start)]
     if option != "--latex":
         assert not out.splitlines()[place - 1], "a paragraph of its own, below the table"
+
+
+def test_what_another_part_of_the_sweep_has_is_not_missing(lca, pack, tmp_path):
+    content = json.loads(pack.read_text())
+    finished, *missing = content["cells"]
+    content["cells"] = [{**finished, "status": "open"}, *missing]
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    assert lca("show", pack, tmp_path / "other.json", "--markdown") == lca("show", pack, "--markdown")

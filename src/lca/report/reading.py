@@ -77,7 +77,8 @@ class Collection:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """Read run folders, sweep folders and packs. Runs of one name are seeds of one row, unless their recipes differ."""
+    """Read run folders, sweep folders and packs. Runs of one name are seeds of one row, unless their recipes differ. What
+    one part of a sweep lacks and another has is not missing."""
     paths = [path.parent if path.name == "results.json" else path for path in paths]
     if unfinished := [str(path) for path in paths if (path / "recipe.yaml").exists() and not _finished(path)]:
         raise LcaError(f"not finished yet: {', '.join(unfinished)}")
@@ -85,13 +86,21 @@ def collect(paths: Sequence[Path]) -> Collection:
     recipes = [{**results["recipe"], "seed": None} for results in alone.values()]
     alike = all(one == two for one in recipes for two in recipes if one["name"] == two["name"])
     found = Collection()
+    missing: dict[str, SweepCell] = {}
+    finished: set[str] = set()
     for path in paths:
         if path in alone:
             found.runs.append(Run(alone[path]["recipe"]["name"] if alike else str(path), alone[path], path))
-        else:
-            _take_pack(path, found)
+            continue
+        for cell in sweep_cells(path):
+            if cell.state == FINISHED:
+                found.runs.append(Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ())))
+                finished.add(cell.key)
+            else:
+                missing[cell.key] = cell
     if not found.runs:
         raise LcaError("there are no finished runs to show")
+    found.unfinished = [cell for key, cell in missing.items() if key not in finished]
     return found
 
 
@@ -126,6 +135,11 @@ class SweepCell:
     """None where it has not begun, or where only the pack is at hand."""
     entry: Mapping[str, Any] = field(default_factory=dict)
     """What the pack has of it."""
+
+    @property
+    def key(self) -> str:
+        """Of its recipe, in whichever part of a sweep it is."""
+        return str(self.entry["key"]) if self.folder is None else _key(self.folder)
 
     def __str__(self) -> str:
         data, error = f", {self.source}" if self.source else "", self.error()
@@ -163,13 +177,17 @@ def sweep_cells(path: Path) -> list[SweepCell]:
     packed = read_json(pack)
     if not isinstance(packed, dict) or "cells" not in packed:
         raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
-    places = {folder.name.rpartition("-")[2]: folder for folder in folders} if pack.name == "pack.json" else {}
+    places = {_key(folder): folder for folder in folders} if pack.name == "pack.json" else {}
     found = []
     for entry in packed["cells"]:
         folder = places.get(entry["key"])
         state = entry["status"] if entry["status"] == FINISHED or folder is None else condition(folder)
         found.append(SweepCell(entry["label"], entry["seed"], entry.get("source", ""), state, folder, entry))
     return found
+
+
+def _key(folder: Path) -> str:
+    return folder.name.rpartition("-")[2]
 
 
 def _begun(folder: Path) -> SweepCell:
@@ -197,11 +215,3 @@ def condition(folder: Path) -> str:
     if is_held(folder):
         return RUNNING
     return FAILED if (folder / "failed.json").exists() else STOPPED
-
-
-def _take_pack(path: Path, found: Collection) -> None:
-    for cell in sweep_cells(path):
-        if cell.state == FINISHED:
-            found.runs.append(Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ())))
-        else:
-            found.unfinished.append(cell)
