@@ -77,8 +77,8 @@ class Collection:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """Read run folders, sweep folders and packs. Runs of one name are seeds of one row, unless their recipes differ. What
-    one part of a sweep lacks and another has is not missing."""
+    """Read run folders, sweep folders and packs. Runs of one name are seeds of one row, unless their recipes differ.
+    What one part of a sweep lacks and another has is not missing."""
     paths = [path.parent if path.name == "results.json" else path for path in paths]
     if unfinished := [str(path) for path in paths if (path / "recipe.yaml").exists() and not _finished(path)]:
         raise LcaError(f"not finished yet: {', '.join(unfinished)}")
