@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lca.diagnosis.runs import AS_TRAINED
 from lca.evaluation.accuracy import mean_and_deviation
 from lca.report.figures import MARKERS, PALETTE, save
+from lca.report.looks import alignment_places
 from lca.runs.measured import Seeds, common
 from lca.theory.tables import Table, number, titled_tables
 
@@ -75,9 +77,11 @@ def _figure(seeds: Seeds, path: Path) -> None:
 
     for place, (name, label) in enumerate({"cka": "linear CKA", "cosine": "mean cosine"}.items()):
         curve(left, (_similar(each, name) for each in tasks), place, label=label)
-    for place, name in enumerate(tasks[-1]["overlap"]):
+    names = {name: "none" if name == AS_TRAINED else name for name in tasks[-1]["overlap"]}
+    places = alignment_places(names.values())
+    for name, alignment in names.items():
         for key, look in {"as_answered": {"label": name}, "best": {"linestyle": ":"}}.items():
-            curve(right, (each["overlap"][name][key]["between_tasks"] for each in tasks), place, **look)
+            curve(right, (each["overlap"][name][key]["between_tasks"] for each in tasks), places[alignment], **look)
     right.plot([], [], label="at the best threshold", linestyle=":", color="grey")
     lowest = min(left.get_ylim()[0], FLAT)
     left.set_ylim(lowest, 1 + 0.05 * (1 - lowest))

@@ -47,7 +47,7 @@ def looks_of(
 
     names = {label: lines[label][0] if label in lines else label for label in _order(found, only)}
     methods = _numbered(plain(label, rows[label].row.group) for label in [*lines, *rows])
-    colours = _colours(plain(label, alignment_of(row)) for label, row in rows.items())
+    colours = alignment_places(plain(label, alignment_of(row)) for label, row in rows.items())
     one, few = len(methods) == 1, len(methods) <= len(LINES) and max(colours.values()) < len(PALETTE)
     if one or few:
         looks = {
@@ -57,7 +57,7 @@ def looks_of(
     else:
         places = _numbered(names.values())
         looks = {label: Look.of(places[name]) for label, name in names.items()}
-    alignments = _colours(map(alignment_of, rows.values()))
+    alignments = alignment_places(map(alignment_of, rows.values()))
     return Looks(
         [*names],
         looks | {name: looks[label] for label, name in names.items()},
@@ -82,8 +82,8 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def _colours(alignments: Iterable[str]) -> dict[str, int]:
-    """Numbers of looks; nothing else has the colour of one of the alignments that have theirs."""
+def alignment_places(alignments: Iterable[str]) -> dict[str, int]:
+    """Where their colours are in the palette; nothing else has the colour of one of those that have theirs."""
     free = (number for number in count() if number % len(PALETTE) >= len(ALIGNMENTS))
     names = dict.fromkeys(alignments)
     return {name: ALIGNMENTS.index(name) if name in ALIGNMENTS else next(free) for name in names}
