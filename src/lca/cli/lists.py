@@ -148,12 +148,10 @@ def tuners_command(
 
       lca learn my-model photos --set tuning=adapter
     """
-    from lca.backbones import untrained
     from lca.tuning import tuners
 
-    vit = None if backbone is None else untrained(backbone)
     for name in tuners:
-        trained = "" if vit is None else f" {_trained(name, vit):,} parameters by default."
+        trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
         entry(name, summary(tuners[name]) + trained)
     entry(
         "peft:NAME",
@@ -162,14 +160,14 @@ def tuners_command(
     )
 
 
-def _trained(tuner: str, vit: "VisionTransformer") -> int:
-    """How many parameters a tuner trains with its default options; the transformer stays as it is."""
+def _trained(tuner: str, backbone: str) -> int:
+    """How many parameters a tuner trains with its default options."""
     import torch
 
     from lca.tuning import tuners
 
     attached = tuners[tuner](tuners[tuner].Options(name=tuner))
-    attached.attach(copy.deepcopy(vit), torch.Generator())
+    attached.attach(copy.deepcopy(_shape(backbone)), torch.Generator())
     return sum(parameter.numel() for parameter in attached.parameters().values())
 
 
