@@ -33,7 +33,7 @@ from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.heads import GrowingHeads, HeadOptions
 from lca.progress import LineProgress, Progress
 from lca.randomness import generator
-from lca.report.figures import MARKERS, PALE, PALETTE, save
+from lca.report.drawing import MARKERS, PALE, PALETTE, save
 from lca.report.tables import markdown_table
 
 SEEDS = (1993, 1994, 1995)

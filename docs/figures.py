@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from lca.diagnosis import show
 from lca.diagnosis.runs import DIAGNOSIS
 from lca.progress import Progress
-from lca.report.figures import save
+from lca.report.drawing import save
 from lca.report.page import Report
 from lca.report.reading import collect
 

@@ -6,8 +6,9 @@ import pytest
 
 from lca.errors import LcaError
 from lca.evaluation.calibration import wilson_interval
-from lca.report import comparison
-from lca.report.comparison import classifiers, differences, mean_ranks, places, student_interval
+from lca.report import comparison, ranking
+from lca.report.comparison import classifiers, differences, student_interval
+from lca.report.ranking import mean_ranks, places
 from lca.report.reading import Run, collect
 from packs import made, packed
 
@@ -119,7 +120,7 @@ def test_what_sees_all_data_is_never_the_best():
     assert comparison.choose(rows, None).label == "a"
     assert comparison.choose(rows, "joint").label == "joint", "unless it is asked for"
     assert places(rows, "AA") == {"a": 1, "b": 2}
-    assert comparison.mean_ranks(comparison.blocks_of(rows)) == {"a": 1.0, "b": 2.0}
+    assert ranking.mean_ranks(ranking.blocks_of(rows)) == {"a": 1.0, "b": 2.0}
 
 
 def test_a_run_that_comes_twice_is_refused(tmp_path):

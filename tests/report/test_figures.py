@@ -2,12 +2,10 @@ import pytest
 from PIL import Image
 from test_tables import results
 
+from lca.report.drawing import PALETTE, Look, file_name, save, signature, titled
 from lca.report.figures import (
-    PALETTE,
-    Look,
     accuracy_curves,
     drift_curves,
-    file_name,
     forest,
     forgetting_by_task,
     grouped_bars,
@@ -15,9 +13,6 @@ from lca.report.figures import (
     named_curves,
     over_numbers,
     reliability_diagram,
-    save,
-    signature,
-    titled,
 )
 from lca.report.radars import radar
 from lca.report.tables import rows_of

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from lca.report.figures import PALETTE
+from lca.report.drawing import PALETTE
 from lca.report.looks import ALIGNMENTS
 from lca.report.page import Report
 from lca.report.reading import collect

@@ -11,7 +11,7 @@ from PIL import Image
 
 from lca.files import read_json
 from lca.report import page
-from lca.report.figures import signature
+from lca.report.drawing import signature
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -58,7 +58,7 @@ def test_the_committed_figures_are_of_the_packs_as_they_are():
     ids=[f"{pack} {only[0]}" if only else pack for pack, only in EVERY],
 )
 def test_the_committed_figures_are_drawn_as_they_would_be_now(pack, only, monkeypatch):
-    monkeypatch.setattr(page.figures, "inline_svg", lambda figure, name: "")  # half of the time
+    monkeypatch.setattr(page.drawing, "inline_svg", lambda figure, name: "")  # half of the time
     drawn = figures.drawn(pack, only)
     for name in figures.FIGURES[pack][only]:
         assert text_of(IMAGES / figures.image(pack, only, name))["Signature"] == signature(drawn[name]), (

@@ -68,8 +68,8 @@ def report_command(
     """
     from lca.files import write_atomic
     from lca.progress import choose_progress
-    from lca.report import comparison, formats
-    from lca.report.figures import save
+    from lca.report import comparison, formats, ranking
+    from lca.report.drawing import save
     from lca.report.page import Report
     from lca.report.reading import collect
 
@@ -82,7 +82,7 @@ def report_command(
     found = collect(paths)
     if markdown or latex or csv:
         rows = comparison.classifiers(found.runs, draws, only)
-        together = comparison.overall(rows) if overall else None
+        together = ranking.overall(rows) if overall else None
         if overall and together is None:
             raise LcaError("--overall needs several data sets, and classifiers that all of them have")
         if together is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lca.diagnosis.runs import AS_TRAINED
 from lca.evaluation.accuracy import mean_and_deviation
-from lca.report.figures import MARKERS, PALETTE, save
+from lca.report.drawing import MARKERS, PALETTE, save
 from lca.report.looks import alignment_places
 from lca.runs.measured import Seeds, common
 from lca.theory.tables import Table, number, titled_tables

@@ -5,8 +5,9 @@ import io
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from lca.report import comparison
-from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured, Overall
+from lca.report import comparison, ranking
+from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
+from lca.report.ranking import Overall
 from lca.report.tables import OVERALL, bytes_of, legend, markdown_table, markdown_text, seconds_by_phase, short_names
 
 Found = Mapping[str, Sequence[Classifier]]
@@ -27,7 +28,7 @@ def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[s
     texts, ranked = [], set()
     for source, rows in found.items():
         texts += [f"**{markdown_text(source)}**\n", _markdown_results(rows)]
-        ranked.add(len(comparison.blocks_of(rows)))
+        ranked.add(len(ranking.blocks_of(rows)))
         if len(rows) > 1:
             chosen = comparison.choose(rows, reference)
             texts += [
@@ -45,7 +46,7 @@ def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[s
     words += f" In brackets the 95 % interval. rank: by AA, mean over the {_seeds(ranked)} that all have."
     if any(row.robustness for rows in found.values() for row in rows):
         words += f" {DAMAGED}"
-    if together := comparison.overall(found):
+    if together := ranking.overall(found):
         texts += ["**all data sets**\n", overall_markdown(together)]
         words += f" {OVERALL}"
     return "\n".join([*texts, *(f"{markdown_text(line)}\n" for line in (words, *left_out))])
@@ -92,8 +93,8 @@ def _marked(
 
 
 def _markdown_results(rows: Sequence[Classifier]) -> str:
-    ranks = comparison.mean_ranks(comparison.blocks_of(rows))
-    places = {column: comparison.places(rows, column) for column in METRICS}
+    ranks = ranking.mean_ranks(ranking.blocks_of(rows))
+    places = {column: ranking.places(rows, column) for column in METRICS}
     lines = []
     for row in rows:
         rank = f"{ranks[row.label]:.1f}" if row.label in ranks else "-"
@@ -107,7 +108,7 @@ def _costs(row: Classifier) -> list[str]:
 
 
 def _markdown_damaged(rows: Sequence[Classifier]) -> str:
-    places = comparison.damage_places(rows)
+    places = ranking.damage_places(rows)
     lines = [
         [markdown_text(row.label), _seeds_of(row), *_marked(row, places, MARKDOWN_MARKS, " ± ", ends=True)]
         for row in rows
@@ -147,20 +148,20 @@ def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str]
     """
     tables = [f"% {_one_line(line)}\n" for line in left_out]
     for source, rows in found.items():
-        places = {column: comparison.places(rows, column) for column in METRICS}
+        places = {column: ranking.places(rows, column) for column in METRICS}
         lines = [[row.label, *_marked(row, places, LATEX_MARKS, r" $\pm$ "), *_costs(row)] for row in rows]
         tables.append(_latex_table(source, [*METRICS, "MB", "s"], lines))
         if len(rows) > 1:
             tables.append(_latex_minus(source, rows, comparison.choose(rows, reference), [*METRICS]))
         if damaged := [row for row in rows if row.robustness]:
-            places = comparison.damage_places(damaged)
+            places = ranking.damage_places(damaged)
             lines = [[row.label, _seeds_of(row), *_marked(row, places, LATEX_MARKS, r" $\pm$ ")] for row in damaged]
             title = f"{source}, damaged images ({comparison.damage_in_words(rows)})"
             tables.append(_latex_table(title, ["seeds", *DAMAGE], lines))
         if len(damaged) > 1:
             chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
             tables.append(_latex_minus(f"{source}, damaged images", damaged, chosen, [*DAMAGE]))
-    if together := comparison.overall(found):
+    if together := ranking.overall(found):
         tables.append(overall_latex(together))
     return "\n".join(tables)
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from lca.report.ablation import Ablation
 from lca.report.comparison import Classifier
-from lca.report.figures import LINES, PALETTE, Look
+from lca.report.drawing import LINES, PALETTE, Look
 
 ALIGNMENTS = ("none", "ca", "lca", "best", "its own")
 """They have the first colours of the palette in every report."""

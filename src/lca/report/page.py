@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lca.errors import LcaError
 from lca.evaluation.accuracy import running_means
-from lca.report import comparison, figures
+from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
@@ -52,7 +52,7 @@ class Report:
         if self.images is not None and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws, self.only)
-        together, short = comparison.overall(found), short_names(found)
+        together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
         templates = Environment(
@@ -78,7 +78,7 @@ class Report:
             recipes=recipes_of(collection.runs),
         )
 
-    def _overall_bars(self, together: comparison.Overall, short: Mapping[str, str]) -> Any:
+    def _overall_bars(self, together: ranking.Overall, short: Mapping[str, str]) -> Any:
         """Average accuracies on all data sets."""
         columns = [*zip(*together.rows.values(), strict=True)]
         panels = {
@@ -95,7 +95,7 @@ class Report:
         """Everything about one data set."""
         order = comparison.best_first(rows)
         reference = comparison.choose(rows, self.reference)
-        blocks = comparison.blocks_of(rows)
+        blocks = ranking.blocks_of(rows)
         return {
             "id": name,
             "source": source,
@@ -103,8 +103,8 @@ class Report:
             "rows": order,
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
-            "places": {column: comparison.places(rows, column) for column in METRICS},
-            "ranks": comparison.mean_ranks(blocks) if len(rows) > 1 else {},
+            "places": {column: ranking.places(rows, column) for column in METRICS},
+            "ranks": ranking.mean_ranks(blocks) if len(rows) > 1 else {},
             "blocks": len(blocks),
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
             "facts": facts_of(rows),
@@ -119,7 +119,7 @@ class Report:
 
     def _ablation(self, short: str, found: Ablation) -> dict[str, Any]:
         """Accuracies over the number of the labels, beside the best of the others."""
-        beside = self._ordered(comparison.best_first(found.others)[: len(figures.PALETTE) - len(found.lines)])
+        beside = self._ordered(comparison.best_first(found.others)[: len(drawing.PALETTE) - len(found.lines)])
         panels = {}
         for column, title in (("AA", "average accuracy (%)"), ("last", "last accuracy (%)")):
             lines = {
@@ -187,7 +187,7 @@ class Report:
         return {
             "rows": found,
             "words": comparison.damage_in_words(rows),
-            "places": comparison.damage_places(found),
+            "places": ranking.damage_places(found),
             "reference": chosen.label,
             "table": {row.label: comparison.differences(row, chosen, DAMAGE) for row in others},
             "why": {row.label: comparison.why_none(row, chosen, damaged=True) for row in others},
@@ -302,11 +302,11 @@ class Report:
         """For the page; and by name, with a title, for a file."""
         from markupsafe import Markup
 
-        name = figures.file_name(*names)
+        name = drawing.file_name(*names)
         if taken := sum(other == name or other.startswith(f"{name}~") for other in self.figures):
             name = f"{name}~{taken + 1}"
-        svg = figures.inline_svg(figure, name)
-        self.figures[name] = figures.titled(figure, title)
+        svg = drawing.inline_svg(figure, name)
+        self.figures[name] = drawing.titled(figure, title)
         return Markup(svg)  # matplotlib escapes the texts in it
 
 

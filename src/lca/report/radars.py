@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lca.report.figures import PALE, Look, save
+from lca.report.drawing import PALE, Look, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
