@@ -60,7 +60,7 @@ SIZES: dict[Size, Sizes] = {
             Case("vit_base_patch16_224", 64, 64, 40 * 64, large=16 * 64),
             Case("deit_tiny_patch16_224", 16, 256, 32 * 256),
         ),
-        (Case("vit_base_patch16_224", 64, 256, 24 * 256, large=4 * 256),),
+        (Case("vit_base_patch16_224", 64, 256, 24 * 256, large=8 * 256),),
         (PLAIN.workers, PUBLISHED.workers),
     ),
 }

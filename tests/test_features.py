@@ -133,7 +133,7 @@ def test_weights_are_settled_once_for_all_batches(make_backbone, make_tuning, ma
         found = extract(extractor, images, Progress(), "x", batch_size=4)
         assert sums.call_count == len(extractor.vit.blocks)
         with torch.no_grad():
-            views = [extractor.evaluation_views(images[index]) for index in torch.arange(len(images)).split(4)]
+            views = [extractor.evaluation_views(images.batch(index)) for index in torch.arange(len(images)).split(4)]
             assert torch.equal(found, torch.cat([extractor(each) for each in views]))
         assert sums.call_count == (1 + len(views)) * len(extractor.vit.blocks)
     with pytest.raises(ValueError, match="broken"), extractor.settled(), extractor.settled():

@@ -22,6 +22,7 @@ import tiny
 from lca.alignment import AlignmentOptions, align
 from lca.backbones import Backbone
 from lca.config import Recipe, merge_mappings, validate_recipe
+from lca.data.images import packed
 from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.files import load_state
@@ -52,6 +53,16 @@ def _aligned(exact: bool, batches: str, samples: int = 50, **changes: Any):
             heads.to(device), memory.to(device), options, lambda purpose, epoch, on: generator(0, purpose, 0, epoch, on)
         )
     return {str(task): head.weight for task, head in enumerate(result.tasks)}, measured
+
+
+@pytest.mark.parametrize("sizes", [[[4, 5]] * 3, [[4, 5], [2, 3], [4, 1]]], ids=["one size", "many sizes"])
+def test_a_batch_can_lie_where_a_gpu_copies_from(sizes):
+    images = packed(torch.arange(sum(3 * h * w for h, w in sizes)).byte(), torch.tensor(sizes))
+    index = torch.tensor([2, 0])
+    assert not images.batch(index).canvas.is_pinned()
+    pinned = images.batch(index, pinned=True)
+    assert pinned.canvas.is_pinned()
+    assert torch.equal(pinned.to(torch.device("cuda")).canvas.cpu(), images.batch(index).canvas)
 
 
 def _assert_same_updates(found, plain, start, share: float) -> None:

@@ -46,7 +46,7 @@ def test_one_epoch_is_plain_sgd(make_extractor, make_task):
     optimiser = torch.optim.SGD(parameters, lr=cosine(0.05, 1e-6, 1 / 3), momentum=0.9, weight_decay=5e-4)
     boxes, flips = draw_crops(task.train.pixels.sizes, AUGMENT, generator(3, "augment", 2, 1))
     for index in torch.randperm(10, generator=generator(3, "shuffle", 2, 1)).split(4):
-        views = training_view(task.train.pixels[index], boxes[index], flips[index], other.preprocessing)
+        views = training_view(task.train.pixels.batch(index), boxes[index], flips[index], other.preprocessing)
         loss = functional.cross_entropy(head(other(views)), task.train.labels[index])
         optimiser.zero_grad()
         loss.backward()
@@ -68,7 +68,7 @@ def test_an_epoch_with_the_lca_loss(make_extractor, make_task):
     boxes, flips = draw_crops(task.train.pixels.sizes, AUGMENT, generator(3, "augment", 2, 0))
     total = 0.0
     for index in torch.randperm(10, generator=generator(3, "shuffle", 2, 0)).split(4):
-        views = training_view(task.train.pixels[index], boxes[index], flips[index], other.preprocessing)
+        views = training_view(task.train.pixels.batch(index), boxes[index], flips[index], other.preprocessing)
         labels = task.train.labels[index]
         losses = functional.cross_entropy(head(other(views)), labels, reduction="none")
         terms = []
@@ -305,7 +305,7 @@ def test_initial_tensors_and_batches_can_be_given(make_extractor, make_task):
     other.load(own)
     weight, index = rows.clone().requires_grad_(), torch.tensor([1, 6, 2])
     centres, unmirrored = draw_crops(task.train.pixels.sizes[index], centre, torch.Generator())
-    views = training_view(task.train.pixels[index], centres, unmirrored, other.preprocessing)
+    views = training_view(task.train.pixels.batch(index), centres, unmirrored, other.preprocessing)
     loss = functional.cross_entropy(other(views) @ weight.T, task.train.labels[index])
     loss.backward()
     assert measured["loss"] == pytest.approx(loss.item(), rel=1e-5)

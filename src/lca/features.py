@@ -191,7 +191,8 @@ def extract(
         for index in own.split(batch_size):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]
-            rows.append((embed or extractor)(extractor.evaluation_views(images[batch]), *inputs)[: len(index)])
+            views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"))
+            rows.append((embed or extractor)(views, *inputs)[: len(index)])
             advance(len(index))
     extractor.train(training)
     return current().gather(torch.cat(rows), len(images)) if rows else torch.empty(0, extractor.width, device=device)

@@ -52,7 +52,7 @@ class TrainingViews:
         self._flips.copy_(flips)
 
     def __call__(self, index: Tensor) -> Tensor:
-        extractor, pixels = self._setting.extractor, self._pixels[index]
+        extractor, pixels = self._setting.extractor, self._pixels.batch(index)
         drawn = self._boxes[index], self._flips[index]
         return training_view(pixels, *drawn, extractor.preprocessing, extractor.scaling)
 

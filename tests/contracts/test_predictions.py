@@ -76,7 +76,7 @@ def test_a_prediction_does_not_depend_on_the_batch(variant):
     groups = [torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     groups += [*everything.split(7), *everything[::9].split(1), torch.tensor([5, 5, 60, 5])]
     for rows in groups:
-        for branch, found in logits(model, pixels[rows]).items():
+        for branch, found in logits(model, pixels.batch(rows)).items():
             expected = together[branch][rows]
             scale = max(1.0, float(expected.abs().max()))  # logits of closed-form heads reach the hundreds
             torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)
@@ -148,7 +148,7 @@ def test_a_percentile_does_not_depend_on_the_batch(variant):
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(1))
         groups = [*torch.arange(len(pixels)).split(7), order, *(order[row : row + 1] for row in range(5))]
         for rows in groups:
-            for branch, found in percentiles(model, pixels[rows]).items():
+            for branch, found in percentiles(model, pixels.batch(rows)).items():
                 torch.testing.assert_close(found, together[branch][rows], rtol=0, atol=0.02)
 
 
@@ -167,7 +167,7 @@ def test_it_forgets_and_keeps_the_other_contracts(variant, tmp_path):
         assert torch.equal(found, expected[branch]), branch
     for branch, found in percentiles(loaded, pixels).items():
         assert torch.equal(found, far[branch]), branch
-    alone = [logits(model, pixels[torch.tensor([row])]) for row in range(0, len(pixels), 9)]
+    alone = [logits(model, pixels.batch(torch.tensor([row]))) for row in range(0, len(pixels), 9)]
     for branch, found in expected.items():
         rows = torch.cat([each[branch] for each in alone])
         torch.testing.assert_close(rows.softmax(1), found[::9].softmax(1), rtol=0, atol=1e-5)

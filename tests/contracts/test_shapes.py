@@ -21,7 +21,7 @@ def test_a_method_learns_and_answers_on_any_shape(name, shape):
     tiny.taught(model, ({"3": 6, "7": 6}, {"1": 4}, {"4": 6, "0": 6}))
     pixels = tiny.images(dict.fromkeys("37140", 3), skip=30).pixels
     together = model.features(pixels)
-    halves = torch.cat([model.features(pixels[rows]) for rows in torch.arange(len(pixels)).split(8)])
+    halves = torch.cat([model.features(pixels.batch(rows)) for rows in torch.arange(len(pixels)).split(8)])
     torch.testing.assert_close(halves, together, rtol=0, atol=1e-4)
     for branch in model.method.branches():
         found = model.logits(together, branch)

@@ -13,7 +13,7 @@ def test_images_of_any_size_share_a_canvas():
     for image, canvas, (height, width) in zip(images, pixels.canvas, pixels.sizes.tolist(), strict=True):
         assert torch.equal(canvas[:, :height, :width], image)
         assert canvas.sum() == image.sum()
-    assert pixels[torch.tensor([1])].sizes.tolist() == [[4, 1]]
+    assert pixels.batch(torch.tensor([1])).sizes.tolist() == [[4, 1]]
 
 
 def some_images(sizes):
@@ -30,7 +30,7 @@ def test_images_in_a_row_get_a_canvas_by_the_batch():
     row = in_a_row(images)
     assert isinstance(row, Packed)
     assert len(row) == 4
-    batch = row[torch.tensor([2, 0])]
+    batch = row.batch(torch.tensor([2, 0]))
     assert batch.canvas.shape == (2, 3, 3, 5)
     assert batch.sizes.tolist() == [[3, 3], [2, 5]]
     assert torch.equal(batch.image(0), images[2])
@@ -47,6 +47,9 @@ def test_images_of_one_size_in_a_row_are_a_batch_as_they_lie():
     assert isinstance(whole, Pixels)
     assert whole.canvas.data_ptr() == values.data_ptr()
     assert torch.equal(whole.canvas, torch.stack(images))
+    batch = whole.batch(torch.tensor([2, 0, 2]))
+    assert torch.equal(batch.canvas, torch.stack([images[2], images[0], images[2]]))
+    assert batch.sizes.tolist() == [[2, 5]] * 3
 
 
 def test_a_set_reads_only_the_batch_that_is_asked_for(monkeypatch):
@@ -55,7 +58,7 @@ def test_a_set_reads_only_the_batch_that_is_asked_for(monkeypatch):
     second = everything.of_classes(["b"])
     read, plain = [], Packed.image
     monkeypatch.setattr(Packed, "image", lambda self, number: read.append(number) or plain(self, number))
-    assert torch.equal(second[torch.tensor([1])].canvas[0], images[3])
+    assert torch.equal(second.batch(torch.tensor([1])).canvas[0], images[3])
     assert read == [3]
     assert second.pixels.canvas.shape == (2, 3, 4, 5)
     assert second.sizes.tolist() == [[4, 1], [4, 5]]

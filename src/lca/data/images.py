@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +20,8 @@ class Images(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Tensor) -> "Pixels":
-        """Some of them as a batch."""
+    def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
+        """Some of them; if asked so in memory from which a GPU copies while the program goes on."""
 
     def image(self, number: int) -> Tensor:
         """One of them, (3, h, w), without a copy."""
@@ -38,8 +37,13 @@ class Pixels:
     def __len__(self) -> int:
         return len(self.canvas)
 
-    def __getitem__(self, index: Tensor) -> "Pixels":
-        return Pixels(self.canvas[index.to(self.canvas.device)], self.sizes[index.to(self.sizes.device)])
+    def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
+        index, sizes = index.to(self.canvas.device), self.sizes[index.to(self.sizes.device)]
+        if self.canvas.device.type != "cpu":
+            return Pixels(self.canvas[index], sizes)
+        canvas = torch.empty(len(index), *self.canvas.shape[1:], dtype=torch.uint8, pin_memory=pinned)
+        torch.index_select(self.canvas, 0, index, out=canvas)  # copies whole images, where indexing goes byte by byte
+        return Pixels(canvas, sizes)
 
     def image(self, number: int) -> Tensor:
         height, width = self.sizes[number].tolist()
@@ -52,14 +56,14 @@ class Pixels:
         return Pixels(canvas.to(device, non_blocking=pin), sizes.to(device, non_blocking=pin))
 
     @classmethod
-    def of(cls, images: Sequence[Tensor]) -> "Pixels":
+    def of(cls, images: Sequence[Tensor], pinned: bool = False) -> "Pixels":
         """Put images (3, h, w) of any sizes onto one canvas."""
         sizes = torch.tensor([image.shape[1:] for image in images]).reshape(-1, 2)
         height, width = (int(size) for size in sizes.amax(0)) if len(images) else (1, 1)
-        canvas = np.zeros((len(images), 3, height, width), dtype=np.uint8)  # NumPy copies parts of rows much faster
-        for place, image in zip(canvas, images, strict=True):
+        canvas = torch.zeros(len(images), 3, height, width, dtype=torch.uint8, pin_memory=pinned)
+        for place, image in zip(canvas.numpy(), images, strict=True):  # NumPy copies parts of rows much faster
             place[:, : image.shape[1], : image.shape[2]] = image.numpy()
-        return cls(torch.from_numpy(canvas), sizes)
+        return cls(canvas, sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +77,8 @@ class Packed:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, index: Tensor) -> Pixels:
-        return Pixels.of([self.image(number) for number in index.tolist()])
+    def batch(self, index: Tensor, pinned: bool = False) -> Pixels:
+        return Pixels.of([self.image(number) for number in index.tolist()], pinned)
 
     def image(self, number: int) -> Tensor:
         return self.row[self._ends[number] : self._ends[number + 1]].view(3, *self.sizes[number].tolist())
@@ -124,7 +128,7 @@ class ImageSet:
     def pixels(self) -> Pixels:
         """All of them as one batch: much memory for a large set of images of many sizes."""
         pixels = self._open()[0]
-        return pixels if isinstance(pixels, Pixels) and self._rows is None else self[torch.arange(len(self))]
+        return pixels if isinstance(pixels, Pixels) and self._rows is None else self.batch(torch.arange(len(self)))
 
     @property
     def sizes(self) -> Tensor:
@@ -140,10 +144,9 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: Tensor) -> Pixels:
-        """Some of them as a batch; the others are not touched."""
-        pixels = self._open()[0]
-        return pixels[index if self._rows is None else self._rows[index]]
+    def batch(self, index: Tensor, pinned: bool = False) -> Pixels:
+        """Some of them, as `Images` says; the others are not touched."""
+        return self._open()[0].batch(index if self._rows is None else self._rows[index], pinned)
 
     def image(self, number: int) -> Tensor:
         """One of them, (3, h, w), without a copy."""

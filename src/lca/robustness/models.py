@@ -27,7 +27,7 @@ def prepared(images: ImageSet, model: ContinualClassifier) -> tuple[Tensor, floa
         height, width = sizes[0].tolist()
         return images.pixels.canvas[:, :, :height, :width], centre_crop
     scaling, parts = model.extractor.preprocessing, torch.arange(len(images)).split(256)
-    return torch.cat([evaluation_crop(images[part], scaling, centre_crop).round().byte() for part in parts]), 1.0
+    return torch.cat([evaluation_crop(images.batch(part), scaling, centre_crop).round().byte() for part in parts]), 1.0
 
 
 def robustness(
