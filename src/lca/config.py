@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class Options(BaseModel):
     """Base of all option classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -38,6 +38,14 @@ def test_the_methods_say_what_they_need(lca):
     assert "Stores" in entries["im"]
 
 
+@pytest.mark.parametrize("name", list(methods))
+def test_every_option_of_a_method_is_described(lca, name):
+    out = " ".join(lca("methods", name)[1].split())
+    for key in methods[name].Options.model_fields.keys() - {"name"}:
+        said = out.partition(f"method.{key} ")[2].partition(" By default ")[0]
+        assert said.endswith("."), f"nothing is said of method.{key}"
+
+
 def test_one_method_with_its_options(lca):
     code, out, _ = lca("methods", "slca")
     assert code == 0

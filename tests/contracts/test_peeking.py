@@ -50,7 +50,7 @@ def test_only_joint_needs_all_data():
 @pytest.mark.parametrize("name", list(methods))
 def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tmp_path, name):
     given, batches = [], []
-    phases, read = methods[name].phases, ImageSet.__getitem__
+    phases, read = methods[name].phases, ImageSet.batch
 
     def watched(self, task, labels):
         gc.collect()
@@ -59,13 +59,13 @@ def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tm
         assert len(task.train) == 6 * len(task.classes)
         yield from phases(self, task, labels)
 
-    def remembered(self, index):
-        batch = read(self, index)
+    def remembered(self, *args, **options):
+        batch = read(self, *args, **options)
         batches.append(weakref.ref(batch.canvas))
         return batch
 
     monkeypatch.setattr(methods[name], "phases", watched)
-    monkeypatch.setattr(ImageSet, "__getitem__", remembered)
+    monkeypatch.setattr(ImageSet, "batch", remembered)
     chosen = tiny.recipe(method=tiny.method_section(name))
     results = run(chosen, tmp_path / "run")
     order, sizes = results["data"]["class_order"], results["data"]["task_sizes"]

@@ -1,7 +1,9 @@
 """Verbs that list what there is: methods, tuners, operators, backbones, recipes (and `datasets`, in datasets.py)."""
 
+import ast
 import copy
 import inspect
+import itertools
 import textwrap
 from functools import cache
 from pathlib import Path
@@ -69,12 +71,16 @@ def methods_command(
                 entry(f"method.{key}", f"{_described(methods[method].Options, key)} By default {default}.".strip())
 
 
-def _described(options: Any, key: str) -> str:
-    """What is said of an option, where it was first declared if not here."""
+def _described(options: type, key: str) -> str:
+    """What is said below the line that declares an option, here or in the class it comes from. It is read from the
+    source when it is asked for: pydantic would look for the source of every options class at every start."""
     for each in options.__mro__:
-        field = getattr(each, "model_fields", {}).get(key)
-        if field is not None and field.description:
-            return " ".join(field.description.split())
+        if key in inspect.get_annotations(each):
+            source = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            for line, below in itertools.pairwise(ast.iter_child_nodes(source.body[0])):
+                match line, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(said))) if name == key:
+                        return " ".join(said.split())
     return ""
 
 

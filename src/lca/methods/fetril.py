@@ -23,6 +23,7 @@ class FetrilOptions(FirstTaskOptions):
     samples: int = Field(64, ge=1)
     """Features of every class that the classifier is trained on, drawn with replacement."""
     epochs: int = Field(20, ge=1)
+    """Of the classifier, in every task."""
     lr: float = Field(0.01, gt=0)
     """Learning rate of the classifier."""
 

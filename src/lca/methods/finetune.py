@@ -21,6 +21,7 @@ _CENTRED_ON = 128
 
 class SequentialOptions(MethodOptions):
     head: HeadOptions = HeadOptions()
+    """The head a task is trained with; all heads together answer."""
 
 
 class FinetuneOptions(SequentialOptions):

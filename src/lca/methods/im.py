@@ -28,9 +28,11 @@ from lca.unknown import KnownDistances
 class ImOptions(BranchedOptions):
     name: Literal["im"] = "im"
     merge: MergeOptions = MergeOptions()
+    """How the tensors of all tasks so far become one: an operator of `lca operators`, and its settings."""
     init_from: Literal["merged", "previous", "base"] = "merged"
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
     head: HeadOptions = HeadOptions()
+    """The head a task is trained with; all heads together answer."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "ImOptions":
