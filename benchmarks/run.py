@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         print(markdown(read_json(options.markdown)))
         return 0
     if options.summary:
-        print(summary(read_json(options.summary)), end="")
+        print(summary([read_json(path) for path in options.summary]), end="")
         return 0
     compute = Compute.choose("cuda" if options.gpu else options.device)
     torch.set_num_threads(options.threads or threads_beside(compute.device))
@@ -106,7 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=5, help="repeats of a comparison, the best counts (default 5)")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmarks.json", help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="print a written result as a table, and stop")
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="print what it reached of the targets, and stop")
+    parser.add_argument(
+        "--summary",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="print what was reached of the targets, and stop; subjects of a later file replace those of an earlier one",
+    )
     return parser
 
 

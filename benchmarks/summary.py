@@ -1,7 +1,9 @@
-"""What was to be reached, beside what a written result reached: `python benchmarks/run.py --summary FILE`."""
+"""What was to be reached, beside what a written result reached: `python benchmarks/run.py --summary FILE [FILE ...]`."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from lca.report.tables import markdown_table
@@ -36,7 +38,7 @@ class Target:
     """Whether there is a plain way to do the same."""
 
     def cells(self, rows: list[Row]) -> list[str]:
-        own = [row for row in rows if row["subject"] == self.subject and row["case"].startswith(self.case)]
+        own = [row for row in rows if row["case"].startswith(self.case)]
         own = [row for row in own if self.samples is None or row["sizes"]["samples"] == self.samples]
         if not own:
             return [self.what, self.target, "not measured", "", "", "", ""]
@@ -116,10 +118,16 @@ TARGETS = (
 )
 
 
-def summary(result: dict[str, Any]) -> str:
-    """The machine and its two ceilings in a line, and a Markdown table with a row for every target."""
-    machine, most = result["machine"], result["ceilings"]
+def summary(results: Sequence[dict[str, Any]]) -> str:
+    """The machine and its two ceilings in a line, and a Markdown table with a row for every target.
+
+    Of a subject that several results have the last one counts; machine and ceilings are those of the first.
+    """
+    machine, most = results[0]["machine"], results[0]["ceilings"]
+    rows: dict[str, list[Row]] = {}
+    for result in results:
+        rows |= {subject: [*own] for subject, own in itertools.groupby(result["comparisons"], itemgetter("subject"))}
     kind = "bf16" if machine["device"] == "cuda" else "fp32"
     line = f"**{machine['name']}**: {most['matrix_tflops']:,} TFLOP/s in a large {kind} matrix product, "
     line += f"{most['copy_gb_per_s']:,} GB/s copied (read and written), both measured in the same run"
-    return f"{line}.\n\n{markdown_table(HEADINGS, [target.cells(result['comparisons']) for target in TARGETS])}"
+    return f"{line}.\n\n{markdown_table(HEADINGS, [target.cells(rows.get(target.subject, [])) for target in TARGETS])}"

@@ -219,14 +219,28 @@ def test_the_package_and_its_help_leave_torch_alone(load, monkeypatch, tmp_path)
     assert not module.torch_stays_out("-c", module.YARDSTICK).holds
 
 
-def test_start_up_says_how_much_it_takes_over_the_yardstick(load, monkeypatch):
+def test_start_up_says_how_much_predicting_takes_over_the_yardstick(load, monkeypatch):
     module, measuring = load("start_up"), load("measuring")
-    costs = [measuring.Cost(seconds, seconds) for seconds in (0.01, 0.02, 0.2, 5.0, 4.0)]
-    monkeypatch.setattr(module, "make_model", lambda folder: [])
+    costs, over = [measuring.Cost(seconds, seconds, 2) for seconds in (0.01, 0.02, 0.2, 5.0, 4.0)], iter([0.8, 0.7])
+    monkeypatch.setattr(module, "make_model", lambda folder: ["model", "image"])
     monkeypatch.setattr(module, "torch_stays_out", lambda *_: measuring.Agreement(0, 0, ""))
     monkeypatch.setattr(module, "time_in_turn", lambda works, settings: costs)
-    rows = {row.case.partition(" (")[0]: row.rates[module.OVER] for row in module.compare(measuring.Settings())}
-    assert rows == {"bare interpreter": -3.99, "import lca": -3.98, "lca --help": -3.8, "lca predict": 1.0}
+    monkeypatch.setattr(
+        module, "seconds_afterwards", lambda *words: next(over) * (words == ("predict", "model", "image"))
+    )
+    rows = {row.case.partition(" (")[0]: row.rates for row in module.compare(measuring.Settings())}
+    assert rows == {"bare interpreter": {}, "import lca": {}, "lca --help": {}, "lca predict": {module.OVER: 0.7}}
+
+
+def test_what_a_command_takes_afterwards_leaves_the_imports_out(load, monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text("import time; time.sleep(0.5)")
+    (tmp_path / "timm.py").touch()
+    package = tmp_path / "lca"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys, time; time.sleep(0.1); print(sys.argv[1:]); sys.exit()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert 0.1 <= load("start_up").seconds_afterwards("predict", "model") < 0.5
 
 
 def test_the_plain_loss_is_the_written_definition(load):
@@ -343,6 +357,12 @@ def test_the_summary_has_a_row_for_every_target_measured_or_not(load, tmp_path, 
         "2.82 s |  | 226.6 |  |  |",
         "1.20 s |  |  |  |  |",
     ]
+    later = {**content, "comparisons": [{**rows[3], "rates": {summary.OVER: 0.7}}]}
+    (tmp_path / "later.json").write_text(json.dumps(later))
+    assert run.main(["--summary", str(tmp_path / "result.json"), str(tmp_path / "later.json")]) == 0
+    again = [line for line in capsys.readouterr().out.splitlines()[4:] if "not measured" not in line]
+    assert again[:-1] == measured[:-1]
+    assert "0.70 s" in again[-1]
 
 
 def test_the_summary_finds_what_the_benchmarks_measure(load):
