@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="print what was reached of the targets, and stop; subjects of a later file replace those of an earlier one",
+        help="print what was reached of the targets, and stop; of a subject in several files the last counts",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""What was to be reached, beside what a written result reached: `python benchmarks/run.py --summary FILE [FILE ...]`."""
+"""What was to be reached, beside what written results reached: `python benchmarks/run.py --summary FILE ...`."""
 
 import itertools
 from collections.abc import Callable, Sequence
