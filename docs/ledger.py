@@ -6,6 +6,7 @@ leave it undecided. Claims about kept models have rules of their own, which ledg
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations, product
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from lca.files import read_json
+from lca.methods import methods
 from lca.report.comparison import LOWER_IS_BETTER, METRICS, Classifier, choose, classifiers, student_interval, why_none
 from lca.report.reading import collect
 from lca.report.tables import bytes_of, markdown_table
@@ -25,18 +27,16 @@ SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 KINDS = {
     "AA": "",
     "forgets": "forgetting ",
+    "clean": "clean ",
     "C": "corrupted ",
+    "C at 5": "corrupted at severity 5 ",
     "P": "perturbed ",
+    "C - clean": "corrupted less clean ",
+    "P - clean": "perturbed less clean ",
     "flips": "flips ",
-    "MB": "MB ",
-    "s": "seconds ",
 }
-"""What may be compared, and how it is called in the table: average accuracy, forgetting, robustness, bytes stored,
-seconds of test."""
-COSTS = ("MB", "s")
-UNDAMAGED = (*METRICS, *COSTS)
-FEWER = (*LOWER_IS_BETTER, *COSTS)
-"""Of these less is better."""
+"""What may be compared, and how it is called in the table: average accuracy, forgetting, and on damaged images the
+accuracy, what damage takes from it, and flips."""
 SEEDS = 3
 """Of a complete pack."""
 MANY = 3
@@ -72,12 +72,25 @@ def judged(claim: dict[str, Any]) -> tuple[str, str]:
     """What we measured, and the verdict."""
     if "untestable" in claim:
         return claim["untestable"].strip(), "not testable here"
+    if "passes" in claim:
+        return _passes(*claim["passes"])
     pack = ROOT / claim["pack"]
     if not pack.is_file():
         return "not run yet", ""
     found = _of_runs(pack, **claim["of_runs"]) if "of_runs" in claim else _of_classifiers(pack, claim["measure"])
     verdict = _verdict({place: verdicts for place, (_, verdicts) in found.items()})
+    if "proxy" in claim:
+        verdict += f" ({claim['proxy']})"
     return "; ".join(f"{place} {text}" for place, (text, _) in found.items()), verdict
+
+
+def _passes(one: str, *others: str) -> tuple[str, str]:
+    """Whether a method answers with one pass through the transformer, and the others with more."""
+    said = {name: str(methods[name].info.passes) for name in (one, *others)}
+    holds = said[one] == "1" and all(said[name] != "1" for name in others)
+    text = ", ".join(f"{name} {passes}" for name, passes in said.items())
+    verdict = SUPPORTED if holds else f"not supported: {CONTRADICTED}"
+    return f"passes through the transformer per answer: {text}", verdict
 
 
 def _of_classifiers(pack: Path, measure: dict[str, Any]) -> dict[str, Judged]:
@@ -175,13 +188,18 @@ def measured(sets: Sequence[Sequence[Classifier]], measure: dict[str, Any]) -> J
 
     `better: [[A, B], ...]`: every A is better than its B. `best: {A: [B, ...], ...}`: every A is better than each of
     its rivals. `near: [...]` with `to: [...]` and `within: x`: each falls short of none of those by more than x
-    points. `alike: [...]` with `within: x`: no two are farther apart. `everywhere: [A, B]`: A is better than B on every
-    kind of damage. `of` names what is compared, else it is average accuracy.
+    points. `alike: [...]` with `within: x`: no two are farther apart. `everywhere: [[A, B], ...]`: every A is better
+    than its B on every kind of damage. `stores: A`, with `only: [...]`: it keeps nothing but these. `of` names what is
+    compared, else it is average accuracy.
     """
-    if "everywhere" in measure:
-        return _everywhere(*(choose(sets[0], label) for label in measure["everywhere"]))
+    if "stores" in measure:
+        return _stores(choose(sets[0], measure["stores"]), measure["only"])
     pairs, texts = _named(_pairs(measure)), []
     verdicts: dict[str, str] = {}
+    if "everywhere" in measure:
+        kinds = {name: _everywhere(*(choose(sets[0], each) for each in pair)) for name, pair in pairs.items()}
+        text = "; ".join(f"{name} {each.text}".strip() for name, each in kinds.items())
+        return text, {name: each.verdict for name, each in kinds.items()}
     for of in measure.get("of", ["AA"]):
         found = {name: _compared(sets, *pair, of, measure.get("within", 0.0)) for name, pair in pairs.items()}
         texts.append(KINDS[of] + _in_words(found))
@@ -200,8 +218,8 @@ def _named(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
 
 def _pairs(measure: dict[str, Any]) -> list[tuple[str, str]]:
     """Of which the first is to be better than the second, or near to it."""
-    if "better" in measure:
-        return [(one, two) for one, two in measure["better"]]
+    if clear := measure.get("better") or measure.get("everywhere"):
+        return [(one, two) for one, two in clear]
     if "best" in measure:
         return [(one, two) for one, rivals in measure["best"].items() for two in rivals]
     return [*permutations(measure["alike"], 2)] if "alike" in measure else [*product(measure["near"], measure["to"])]
@@ -212,14 +230,13 @@ def _compared(sets: Sequence[Sequence[Classifier]], one: str, two: str, of: str,
     gains = [_gains(*pair, of) for pair in rows]
     seeds = sorted(set.intersection(*(set(each) for each in gains)))
     if not seeds:
-        reasons = [why_none(*pair, damaged=of not in UNDAMAGED) for pair in rows]
+        reasons = [why_none(*pair, damaged=of not in METRICS) for pair in rows]
         return Finding(-math.inf, f"not compared ({', '.join(filter(None, reasons))})", UNDECIDED)
-    return _difference([_mean(each[seed] for each in gains) for seed in seeds], within, fewer=of in FEWER)
+    return _difference([_mean(each[seed] for each in gains) for seed in seeds], within, fewer=of in LOWER_IS_BETTER)
 
 
 def _gains(one: Classifier, two: Classifier, of: str) -> dict[int, float]:
-    """One less two by seed, where `lca report` compares them: on the same tasks, test images and damage. What they cost
-    does not depend on the images."""
+    """One less two by seed, where `lca report` compares them: on the same tasks, test images and damage."""
 
     def alone(row: Classifier, seed: int) -> Classifier:
         return replace(row, runs=[run for run in row.runs if run.seed == seed])
@@ -228,8 +245,7 @@ def _gains(one: Classifier, two: Classifier, of: str) -> dict[int, float]:
     return {
         seed: value - theirs[seed]
         for seed, value in ours.items()
-        if seed in theirs
-        and (of in COSTS or not why_none(alone(one, seed), alone(two, seed), damaged=of not in UNDAMAGED))
+        if seed in theirs and not why_none(alone(one, seed), alone(two, seed), damaged=of not in METRICS)
     }
 
 
@@ -260,24 +276,32 @@ def _difference(differences: Sequence[float], allowed: float = 0.0, fewer: bool 
     return Finding(mean, text, SUPPORTED if low > -allowed else CONTRADICTED if high < -allowed else UNDECIDED)
 
 
-def _everywhere(one: Classifier, two: Classifier) -> Judged:
+def _everywhere(one: Classifier, two: Classifier) -> Finding:
     if why := why_none(one, two, damaged=True):
-        return f"not compared ({why})", {"": UNDECIDED}
+        return Finding(-math.inf, f"not compared ({why})", UNDECIDED)
     kinds = next(iter(one.robustness.values())).by_kind()
     found = {kind: _difference([*_gains(one, two, kind).values()]) for kind in kinds}
     above = sum(each.gain > 0 for each in found.values())
     clear = sum(each.verdict == SUPPORTED for each in found.values())
     least = min(found, key=lambda kind: found[kind].gain)
     text = f"{above} of {len(found)} means above, {clear} clear, least {least} {found[least].text}"
-    return text, {"": _weakest(each.verdict for each in found.values())}
+    return Finding(found[least].gain, text, _weakest(each.verdict for each in found.values()))
+
+
+def _stores(row: Classifier, only: Sequence[str]) -> Judged:
+    """Whether it keeps nothing but these parts, by its first run; a part of a branch is named `PART/BRANCH`."""
+    parts: Counter[str] = Counter()
+    for part, count in bytes_of(row.runs[0].results, row.branch).items():
+        parts[part.partition("/")[0]] += count
+    text = "MB " + ", ".join(f"{name} {count / 1e6:.2f}" for name, count in parts.items())
+    return text, {"": SUPPORTED if parts.keys() <= {*only} else CONTRADICTED}
 
 
 def _values(row: Classifier, of: str) -> dict[int, float]:
     """By seed; what is no column is a kind of damage."""
-    if of == "MB":
-        return {run.seed: sum(bytes_of(run.results, row.branch).values()) / 1e6 for run in row.runs}
-    if of == "s":
-        return {run.seed: run.results["seconds"]["evaluate"] for run in row.runs}
+    if of.endswith(" - clean"):
+        clean = row.values("clean")
+        return {seed: value - clean[seed] for seed, value in row.values(of.removesuffix(" - clean")).items()}
     if of in KINDS:
         return row.values(of)
     return {seed: scores.by_kind()[of] for seed, scores in row.robustness.items()}

@@ -84,7 +84,6 @@ def test_only_seeds_with_the_same_test_images_and_tasks_count(tmp_path):
     assert compared()[0] == "digits +2.50 (1 of 3 seeds)"
     content["cells"][-3]["results"]["data"]["sha256"] = "e" * 64
     assert compared() == ("digits not compared (other test images)", "not supported: undecided, on digits alone")
-    assert compared("MB")[0] == "digits MB +0.00", "bytes do not depend on the images"
 
 
 def test_the_best_must_be_clear_of_every_rival(tmp_path):
@@ -153,23 +152,20 @@ def test_the_verdict_says_what_failed_and_where(tmp_path):
     )
 
 
-def test_robustness_and_costs(tmp_path):
+def test_robustness(tmp_path):
     path = pack(tmp_path, lca=(2, 2, 3))
     content = read_json(path)
     for seed, cell in enumerate(content["cells"]):
-        cell["results"]["branches"]["lca"]["storage_bytes"] = {"heads": 500_000 + seed}
         for branch, gain in (("none", 0), ("lca", 5 + seed)):
             kinds = {"fog": {"1": 50.0 + gain}, "snow": {"1": 40.0 + gain / 2}}
-            scores = {"clean": 80.0, "images": 10, "generated": True, "branch": branch, "corrupted": kinds}
+            scores = {"clean": 70.0 + gain, "images": 10, "generated": True, "branch": branch, "corrupted": kinds}
             scores["perturbed"] = {"tilt": {"accuracy": 30.0 - gain, "flips": 9.0 - gain}}
             cell.setdefault("robustness", []).append(scores)
-    quick = [
-        cell | {"label": "quick", "key": f"quick {seed}", "robustness": []}
+    unmeasured = [
+        cell | {"label": "unmeasured", "key": f"unmeasured {seed}", "robustness": []}
         for seed, cell in enumerate(read_json(path)["cells"])
     ]
-    for seed, cell in enumerate(quick):
-        cell["results"]["seconds"] = {"evaluate": 1.0 - seed / 10}
-    write_json(path, content | {"cells": content["cells"] + quick})
+    write_json(path, content | {"cells": content["cells"] + unmeasured})
     pair = [["IM lca", "IM none"]]
     assert judged(path, better=pair, of=["C"]) == (
         "digits corrupted +4.50 [+2.64, +6.36]",
@@ -177,13 +173,38 @@ def test_robustness_and_costs(tmp_path):
     )
     assert judged(path, better=pair, of=["C", "P"])[1] == "not supported: contradicted on digits (perturbed)"
     assert judged(path, better=pair, of=["flips"])[1] == "supported, on digits alone", "fewer flips are better"
-    assert judged(path, better=pair, of=["MB"]) == ("digits MB -1.00 [-1.00, -1.00]", "supported, on digits alone")
-    assert judged(path, better=[["quick lca", "IM lca"]], of=["s"]) == (
-        "digits seconds -1.10 [-1.35, -0.85]",
+    assert judged(path, better=pair, of=["C - clean"]) == (
+        "digits corrupted less clean -1.50 [-2.12, -0.88]",
+        "not supported: contradicted, on digits alone",
+    ), "it gains more on undamaged images"
+    other = [["IM lca", "unmeasured lca"]]
+    for measure in ({"better": other, "of": ["C"]}, {"everywhere": other}):
+        assert judged(path, **measure)[0].endswith("not compared (no seed in common)")
+
+
+def test_storage_is_nothing_but_the_named_parts(tmp_path):
+    path = pack(tmp_path, lca=(2, 2, 3))
+    content = read_json(path)
+    for cell in content["cells"]:
+        cell["results"]["branches"]["lca"]["storage_bytes"] = {"heads": 500_000, "heads/lca": 1_000_000, "old": 9}
+    write_json(path, content)
+    assert judged(path, stores="IM lca", only=["heads", "old"]) == (
+        "digits MB heads 1.50, old 0.00",
         "supported, on digits alone",
     )
-    for measure in ({"better": [["IM lca", "quick lca"]], "of": ["C"]}, {"everywhere": ["IM lca", "quick lca"]}):
-        assert judged(path, **measure)[0].endswith("not compared (no seed in common)")
+    assert judged(path, stores="IM lca", only=["heads"])[1] == "not supported: contradicted, on digits alone"
+
+
+def test_passes_are_what_the_methods_say():
+    text = "passes through the transformer per answer: im 1, ease one per task"
+    assert ledger.judged({"passes": ["im", "ease"]}) == (text, "supported")
+    assert ledger.judged({"passes": ["ease", "im"]})[1] == "not supported: contradicted"
+    assert ledger.judged({"passes": ["im", "finetune"]})[1] == "not supported: contradicted"
+
+
+def test_a_verdict_about_something_else_says_so(tmp_path):
+    claim = {"pack": pack(tmp_path, lca=(2, 3, 4)), "measure": {"better": [["IM lca", "IM none"]]}}
+    assert ledger.judged(claim | {"proxy": "of digits"})[1] == "supported, on digits alone (of digits)"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +225,10 @@ def test_on_every_kind_of_damage_the_interval_decides(tmp_path, snow, text, verd
     for cell, extra in zip(content["cells"], (0, 1, 2), strict=True):
         cell["robustness"][1]["corrupted"]["fog"]["1"] += extra
     write_json(path, content)
-    assert judged(path, everywhere=["IM lca", "IM none"]) == (f"digits {text}", f"{verdict}, on digits alone")
+    assert judged(path, everywhere=[["IM lca", "IM none"]]) == (f"digits {text}", f"{verdict}, on digits alone")
+    two = judged(path, everywhere=[["IM lca", "IM none"], ["IM none", "IM lca"]])
+    assert two[0].startswith(f"digits IM lca - IM none {text}; IM none - IM lca ")
+    assert "contradicted" in two[1]
 
 
 def test_claims_about_kept_models(tmp_path):
@@ -291,6 +315,6 @@ def test_the_recipe_of_a_claim_has_the_classifiers_it_compares(claim):
     known = {f"{cell.label} {branch.name}" for cell in cells for branch in getattr(cell.recipe.method, "align", ())}
     known |= {cell.label for cell in cells if not hasattr(cell.recipe.method, "align")}
     measure = claim["measure"]
-    asked = {*measure.get("everywhere", ())} or {label for pair in ledger._pairs(measure) for label in pair}
+    asked = {measure["stores"]} if "stores" in measure else {label for pair in ledger._pairs(measure) for label in pair}
     assert asked
     assert asked <= known

@@ -30,7 +30,7 @@ def subject(seed, options=OPTIONS):
     for size in SIZES:
         heads.append(heads.new_head(size, torch.Generator().manual_seed(seed)))
     aligned, _ = align(heads, memory, options, lambda what, epoch, on: generator(seed, what, 1, epoch, on))
-    return Subject(1, aligned, memory, options, SIZES, seed)
+    return Subject(1, aligned, memory, options, SIZES, seed, "cpu")
 
 
 def test_the_bounds_hold_for_heads_that_learnt_from_the_samples():
@@ -74,9 +74,15 @@ def test_redrawn_samples_are_those_of_all_epochs():
 )
 def test_whether_the_heads_saw_the_samples(changes, aligned):
     memory = GaussianMemory(CovarianceOptions())
+    memory.observe(0, torch.randn(3, WIDTH))
     options = OPTIONS.model_copy(update=changes)
-    assert Subject(1, lambda rows: rows, memory, options, SIZES, 0).was_aligned == aligned
-    assert not Subject(0, lambda rows: rows, memory, options, SIZES, 0).was_aligned, "the first task is not aligned"
+
+    def learnt(task, trained_on="cpu"):
+        return Subject(task, lambda rows: rows, memory, options, SIZES, 0, trained_on).learnt_from_drawn
+
+    assert learnt(1) == aligned
+    assert not learnt(0), "the first task is not aligned"
+    assert not learnt(1, "cuda"), "a CPU draws other samples"
 
 
 def test_the_alignment_loss_is_the_one_of_the_branch():

@@ -85,7 +85,7 @@ def test_the_samples_are_those_of_the_alignment(folder, drawn, measured):
     model = ContinualClassifier.load(folder / "all" / "models" / "task-02")
     options = model.method.branch_set.options["best"]
     memory, _ = model.method.statistics("best")
-    subject = Subject(2, lambda rows: model.logits(rows, "best"), memory, options, [3, 3, 4], model.recipe.seed)
+    subject = Subject(2, lambda rows: model.logits(rows, "best"), memory, options, [3, 3, 4], model.recipe.seed, "cpu")
     again = subject.drawn()
     assert any(torch.equal(again, each) for each in drawn)
     loss = torch.nn.functional.cross_entropy(
@@ -99,6 +99,18 @@ def test_heads_that_never_saw_the_samples_are_said_to_be_so(measured):
         name: [each["heads_learnt_from_samples"] for each in tasks] for name, tasks in measured["branches"].items()
     }
     assert learnt == {"lca": [False, True, True], "best": [True] * 3, "lda": [False] * 3}
+
+
+def test_another_kind_of_device_draws_other_samples(folder, tmp_path, caplog):
+    shutil.copytree(folder / "last", tmp_path / "run")
+    results = read_json(folder / "last" / "results.json")
+    results["machine"]["device"] = "cuda"
+    write_json(tmp_path / "run" / "results.json", results)
+    lca("theory", tmp_path / "run", *QUICKLY, "--device", "cpu")
+    assert "the run was computed on cuda, and cpu draws other samples" in caplog.text
+    found = read_json(tmp_path / "run" / "theory.json")
+    assert not any(each["heads_learnt_from_samples"] for tasks in found["branches"].values() for each in tasks)
+    assert found["measured_on"]["device"] == "cpu"
 
 
 def test_test_images_cost_what_the_run_says(folder, measured):

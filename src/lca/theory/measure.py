@@ -52,12 +52,16 @@ class Subject:
     """Classes of every task head."""
     seed: int
     """Of the run."""
+    trained_on: str
+    """The type of device that the run drew its samples on."""
 
     @property
-    def was_aligned(self) -> bool:
-        """Whether the heads learnt from the samples of these Gaussians: else the samples are only such as they."""
+    def learnt_from_drawn(self) -> bool:
+        """Whether the heads learnt from what is drawn again here: else the samples are only such as theirs. Another
+        type of device draws others."""
         steps = self.options.kind == "align" and self.options.train_heads != "none" and not self.options.mean_decay
-        return steps and (self.task > 0 or self.options.first_task)
+        same = self.trained_on == self.memory.means().device.type
+        return same and steps and (self.task > 0 or self.options.first_task)
 
     def drawn(self) -> Tensor:
         """The samples that the alignment drew, (classes, n, d): randomness is derived, so they can be drawn again."""
@@ -130,7 +134,7 @@ def measure(
         "task": subject.task + 1,
         "classes": len(samples),
         "samples_per_class": samples.shape[1],
-        "heads_learnt_from_samples": subject.was_aligned,
+        "heads_learnt_from_samples": subject.learnt_from_drawn,
         "alignment_loss": subject.alignment_loss(samples),
         "lambda": subject.options.robustness,
         "inside_own_cell": float(found["clipped"].inside.mean()),

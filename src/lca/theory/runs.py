@@ -40,15 +40,21 @@ def theory_of_run(
     """
     progress = progress or Progress()
     kept = KeptModels(run, device, weights, progress)
+    trained_on = kept.results["machine"]["device"]
     found: dict[str, list[dict[str, Any]]] = {}
     for task in kept.tasks:
         model = kept.open(task)
+        if task == kept.tasks[0] and trained_on != (here := model.compute.device.type):
+            progress.warning(
+                f"the run was computed on {trained_on}, and {here} draws other samples than the heads learnt from: "
+                "their part of the bounds is that of fresh samples"
+            )
         names, stream = _branches(model, branch), kept.stream(model)
         test = _features(model, stream.test(task), f"task {task + 1}, test")
         old = _old_features(model, stream, task) if old_data else None
         truths: dict[int, Truth] = {}
         for name in names:
-            subject, shared = _subject(model, name, task), id(_stored(model, name))  # branches may share Gaussians
+            subject, shared = _subject(model, name, task, trained_on), id(_stored(model, name))  # by branches
             if old is not None and shared not in truths:
                 truths[shared] = Truth.about(subject.memory, *old, task, settings, progress)
             found.setdefault(name, []).append(measure(subject, test, truths.get(shared), settings, progress))
@@ -57,6 +63,7 @@ def theory_of_run(
         "recipe": kept.results["recipe"],
         "versions": kept.results["versions"],
         "machine": kept.results["machine"],
+        "measured_on": model.compute.describe(),
         "settings": asdict(settings),
         "old_data": old_data,
         "branches": found,
@@ -87,7 +94,7 @@ def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
     return [wanted]
 
 
-def _subject(model: ContinualClassifier, branch: str, task: int) -> Subject:
+def _subject(model: ContinualClassifier, branch: str, task: int, trained_on: str) -> Subject:
     method = model.method
     assert isinstance(method, Branched)
     return Subject(
@@ -97,6 +104,7 @@ def _subject(model: ContinualClassifier, branch: str, task: int) -> Subject:
         method.branch_set.options[branch],
         method.branch_set.heads[branch].sizes,
         model.recipe.seed,
+        trained_on,
     )
 
 
