@@ -62,6 +62,16 @@ def test_the_pairwise_term_is_the_mean_over_all_pairs(batch):
     assert fast.tolist() == pytest.approx(slow_pairwise(losses, labels, 6), abs=1e-9)
 
 
+def test_the_pairwise_term_is_exact_for_close_losses_of_many_classes():
+    """In single precision a label of 999 would leave no digits for losses of 0.001."""
+    labels = torch.arange(1000).repeat_interleave(8)
+    losses = 1e-3 * torch.rand(8000, generator=torch.Generator().manual_seed(0))
+    losses[0] = 15.0
+    own = losses.double().view(1000, 8)
+    expected = (own[:, :, None] - own[:, None]).abs().sum((1, 2)) / (8 * 7)
+    torch.testing.assert_close(pairwise_term(losses, labels, 1000).double(), expected, rtol=1e-4, atol=0)
+
+
 def test_the_pairwise_term_of_none_one_and_equal_losses():
     term = pairwise_term(torch.tensor([3.0, 2.0, 2.0, 2.0]), torch.tensor([1, 2, 2, 2]), 3)
     assert term.tolist() == [0, 0, 0]

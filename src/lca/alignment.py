@@ -1,7 +1,7 @@
 """Local Classifier Alignment: retrain all heads on features drawn from the stored class Gaussians.
 
 The backbone moved, the old heads did not; alignment closes that gap without any old image. `lca_loss` is the paper's
-loss and, by its options, the published code's and plain classifier alignment (CA); `Aligner` runs it.
+loss and, by its options, the published code's and plain classifier alignment (CA); `align` runs it.
 """
 
 import warnings
@@ -99,8 +99,9 @@ def pairwise_weights(losses: Tensor, labels: Tensor, classes: int) -> Tensor:
     With a class's n losses sorted ascending this U-statistic is 2 / (n (n - 1)) Σ_r (2r - n - 1) ℓ_(r), so one sort
     serves all classes and no n x n matrix exists. A class with fewer than two samples gives 0.
     """
-    low, high = losses.double().aminmax()
-    order = torch.argsort(labels + (losses - low) / (1 + high - low))  # by class, then by loss
+    exact = losses.double()  # a label takes digits of the key
+    low, high = exact.aminmax()
+    order = torch.argsort(labels + (exact - low) / (1 + high - low))  # by class, then by loss
     counts = _counts(labels, classes, losses.dtype)
     n, starts = counts[labels[order]], (counts.cumsum(0) - counts)[labels[order]]
     rank = torch.arange(1, len(losses) + 1, dtype=losses.dtype, device=losses.device) - starts
