@@ -463,3 +463,26 @@ def test_seeds_of_runs_given_one_by_one(tmp_path):
             )
     page, _ = page_of(tmp_path / "5", tmp_path / "6")
     assert page.row("tiny none")[1] == "2"
+
+
+def test_versions_and_recipes_of_all_seeds(tmp_path):
+    def seed(number, sources, **recipe):
+        results = made({"default": [[9, 9], [7, 7, 7, 7]]}, seed=number, versions={"lca": "1.2.3", **sources})
+        return "a", results | {"recipe": results["recipe"] | recipe}
+
+    old, new = {}, {"lca sources": "abc"}
+    alike = packed(tmp_path / "alike.json", seed(2, new), seed(1, new))
+    text = " ".join(" ".join(page_of(alike)[0].texts).split())
+    assert "The recipe of seed 1; the others differ in the seed only." in text
+    assert "lca 1.2.3 lca sources abc SHA-256" in text
+    unlike = packed(tmp_path / "unlike.json", seed(1, new), seed(3, old), seed(2, new, device="cpu"), seed(4, old))
+    text = " ".join(" ".join(page_of(unlike)[0].texts).split())
+    assert "differ in the seed only" not in text
+    assert "The recipe of seed 1; that of seed 2 has device: auto -> cpu." in text
+    assert "lca sources abc (seeds 1, 2), not recorded (seeds 3, 4)" in text
+
+
+def test_recipes_are_those_of_what_is_shown(tmp_path):
+    cells = [(label, made({"default": [[9, 9], [7, 7, 7, 7]]})) for label in ("a", "b")]
+    page, _ = page_of(packed(tmp_path / "p.json", *cells), only=["b"])
+    assert page.tags.count("pre") == 1

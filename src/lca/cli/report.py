@@ -50,9 +50,10 @@ def report_command(
 ) -> None:
     """Write one page about runs that needs no network and no other file: tables with intervals, curves, confusions.
 
-    Runs of one name and data set are seeds of one classifier. Several classifiers are compared seed by seed. Where the
-    folder of a run is at hand, its predictions give intervals, confusions and drift; a pack has only what is counted in
-    it. Robustness is shown if `lca robustness --out RUN/robustness.json` wrote it. docs/reports.md explains the page.
+    Runs of one name, recipe and data set are seeds of one classifier; other recipes of that name are told apart by
+    their paths. Several classifiers are compared seed by seed. Where the folder of a run is at hand, its predictions
+    give intervals, confusions and drift; a pack has only what is counted in it. Robustness is shown if
+    `lca robustness --out RUN/robustness.json` wrote it. docs/reports.md explains the page.
 
     Examples:
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from lca.evaluation.calibration import wilson_interval
 from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed_intervals
 from lca.evaluation.stored import StoredAnswers, same_test_images
 from lca.methods import methods
-from lca.report.reading import Run, check_seeds
+from lca.report.reading import Run
 from lca.report.tables import Row, rows_of
 from lca.robustness.scores import RobustnessScores
 
@@ -76,6 +76,13 @@ class Classifier:
     @property
     def branch(self) -> str:
         return self.row.branch
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What asks for it: its label, and that of its runs; also without the name of a path in them."""
+        given = self.runs[0].given
+        rows = [self.row] if given is None else [self.row, replace(self.row, group=given)]
+        return [name for row in rows for name in (row.group, row.label) if name]
 
     @cached_property
     def continual(self) -> bool:
@@ -165,16 +172,16 @@ class Difference:
 
 def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = ()) -> dict[str, list[Classifier]]:
     """All classifiers of every data set, in the order they came; `only` those of some labels, if any are given."""
-    check_seeds(runs)
     rows = rows_of([(run.label, run.results) for run in runs])
-    names = list(dict.fromkeys(name for row in rows for name in (row.group, row.label)))
+    known = [Classifier(row, [runs[place] for place in row.places], draws) for row in rows]
+    names = {name for each in known for name in each.names}
     for name in only:
         if name not in names:
             raise LcaError(f"there is no classifier {name!r}; {nearest(name, names)}")
     found: dict[str, list[Classifier]] = defaultdict(list)
-    for row in rows:
-        if not only or row.group in only or row.label in only:
-            found[row.source].append(Classifier(row, [runs[place] for place in row.places], draws))
+    for each in known:
+        if not only or not {*only}.isdisjoint(each.names):
+            found[each.row.source].append(each)
     return dict(found)
 
 

@@ -1,12 +1,13 @@
 """What a report says of runs besides their metrics: what was run, tasks, classes, reliability, drift, recipes."""
 
 import statistics
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from lca.config import differences
 from lca.evaluation.calibration import wilson_interval
 from lca.report.comparison import Classifier
 from lca.report.reading import Run
@@ -101,20 +102,41 @@ def drift_of(row: Classifier) -> list[list[float]]:
     return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
 
 
-def recipes_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def recipes_of(runs: Iterable[Run]) -> list[dict[str, Any]]:
     """The recipe of every label and data set with its seeds, versions and hashes."""
-    grouped: dict[tuple[str, str], list[Run]] = {}
+    grouped: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        grouped.setdefault((run.source, run.label), []).append(run)
-    return [
-        {
-            "name": label or members[0].results["recipe"]["name"],
-            "source": source,
-            "seeds": sorted(run.seed for run in members),
-            "recipe": yaml.safe_dump(members[0].results["recipe"], sort_keys=False, allow_unicode=True),
-            "versions": members[0].results["versions"],
-            "weights": members[0].results["backbone"]["sha256"],
-            "data": members[0].results["data"]["sha256"],
-        }
-        for (source, label), members in grouped.items()
-    ]
+        grouped[run.data_set, run.label].append(run)
+    return [_recipe(sorted(members, key=lambda run: run.seed)) for members in grouped.values()]
+
+
+def _recipe(seeds: Sequence[Run]) -> dict[str, Any]:
+    """The recipe of the first seed, how those of the others differ besides the seed, and what all of them ran with."""
+    first, *others = [run.results["recipe"] for run in seeds]
+    changed = {each["seed"]: differences({**first, "seed": None}, {**each, "seed": None}) for each in others}
+    versions = dict.fromkeys(name for run in seeds for name in run.results["versions"])
+    return {
+        "name": seeds[0].name,
+        "source": seeds[0].data_set,
+        "seeds": [run.seed for run in seeds],
+        "recipe": yaml.safe_dump(first, sort_keys=False, allow_unicode=True),
+        "changed": {seed: lines for seed, lines in changed.items() if lines},
+        "versions": {
+            name: _of_seeds(seeds, [run.results["versions"].get(name, "not recorded") for run in seeds])
+            for name in versions
+        },
+        "weights": _of_seeds(seeds, [run.results["backbone"]["sha256"] for run in seeds]),
+        "data": _of_seeds(seeds, [run.results["data"]["sha256"] for run in seeds]),
+    }
+
+
+def _of_seeds(runs: Sequence[Run], values: Sequence[str]) -> str:
+    """What all have, or every value with its seeds."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for run, value in zip(runs, values, strict=True):
+        found[value].append(run.seed)
+    return values[0] if len(found) == 1 else ", ".join(f"{value} ({in_words(own)})" for value, own in found.items())
+
+
+def in_words(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -72,7 +72,7 @@ def _order(found: Mapping[str, Sequence[Classifier]], only: Sequence[str]) -> li
             rows.setdefault(row.label, []).append(row)
 
     def place(label: str) -> tuple[int, int, float]:
-        asked = [number for number, name in enumerate(only) if name in (label, rows[label][0].row.group)]
+        asked = [number for number, name in enumerate(only) if name in rows[label][0].names]
         return min(asked, default=0), -len(rows[label]), -fmean(row.measured["AA"].mean for row in rows[label])
 
     return sorted(rows, key=place)

@@ -12,7 +12,7 @@ from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
-from lca.report.facts import classes_of, drift_of, facts_of, pooled_reliability, recipes_of, tasks_of
+from lca.report.facts import classes_of, drift_of, facts_of, in_words, pooled_reliability, recipes_of, tasks_of
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
@@ -75,7 +75,7 @@ class Report:
             metrics=METRICS,
             damage=DAMAGE,
             damage_legend=DAMAGED,
-            recipes=recipes_of(collection.runs),
+            recipes=recipes_of(dict.fromkeys(run for rows in found.values() for row in rows for run in row.runs)),
         )
 
     def _overall_bars(self, together: ranking.Overall, short: Mapping[str, str]) -> Any:
@@ -192,7 +192,7 @@ class Report:
             "table": {row.label: comparison.differences(row, chosen, DAMAGE) for row in others},
             "why": {row.label: comparison.why_none(row, chosen, damaged=True) for row in others},
             "bars": self._damage_bars(short, alike, seeds) if seeds and len(alike) > 1 else None,
-            "seeds": _seeds(seeds),
+            "seeds": in_words(seeds),
             "other_damage": [row.label for row in found if row not in alike],
             "radars": [self._radars(short, *pair) for pair in comparison.robust_pairs(found, chosen)],
         }
@@ -204,7 +204,7 @@ class Report:
             for what in summaries[rows[0]][0]
         }
         spread = ", ± standard deviation" if len(seeds) > 1 else ""
-        title = f"Accuracy on damaged images, {short}, {comparison.damage_in_words(rows)}, {_seeds(seeds)}{spread}"
+        title = f"Accuracy on damaged images, {short}, {comparison.damage_in_words(rows)}, {in_words(seeds)}{spread}"
         return self._figure(self._grouped(panels, "%"), title, short, "damaged", "bars")
 
     def _radars(self, short: str, one: Classifier, two: Classifier) -> dict[str, Any]:
@@ -217,11 +217,11 @@ class Report:
         }.items():
             values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
             if len(set.intersection(*map(set, values.values()))) >= FEWEST_KINDS:
-                title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {_seeds(seeds)}"
+                title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {in_words(seeds)}"
                 names = (short, "damaged", one.label, "relative to", two.label, kind)
                 shown = radar(values, size=(5.8, 5.6), relative=True, looks=self._looks.labels)
                 drawn[kind] = self._figure(shown, title, *names)
-        return {"pair": f"{one.label} relative to {two.label}", "seeds": _seeds(seeds), "figures": drawn}
+        return {"pair": f"{one.label} relative to {two.label}", "seeds": in_words(seeds), "figures": drawn}
 
     def _detail(self, name: str, short: str, row: Classifier) -> dict[str, Any]:
         """One classifier from all sides."""
@@ -317,10 +317,6 @@ def _spread(rows: Iterable[Classifier]) -> str:
 
 def _point(measured: Measured) -> tuple[float, float | None]:
     return measured.mean, measured.deviation
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _summary(scores: RobustnessScores) -> dict[str, float]:

@@ -1,20 +1,27 @@
 """Runs from run folders, sweep folders and packs, each with the label under which its seeds are put together."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lca.config import differences, validate_recipe
 from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.evaluation.stored import StoredAnswers, read_run
 from lca.files import is_held, read_json
+from lca.report.tables import data_set_of
 from lca.robustness.scores import RobustnessScores
 from lca.runs.folder import RunFolder
+
+NO_MATTER = ("seed", "name", "device", "keep_models", "strangers", "forward_transfer")
+"""Keys in which the recipes of one classifier may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +29,13 @@ class Run:
     """The results of one run, and its folder where it is at hand: a pack alone has no predictions."""
 
     label: str
+    """All seeds of a classifier have the same."""
     results: dict[str, Any]
     folder: Path | None = None
     damaged: Sequence[dict[str, Any]] = ()
     """The robustness of its branches, from a pack; a folder has its own."""
+    given: str | None = None
+    """The label without the name of a path, if it has one."""
 
     @property
     def seed(self) -> int:
@@ -34,6 +44,34 @@ class Run:
     @property
     def source(self) -> str:
         return str(self.results["data"]["source"])
+
+    @property
+    def data_set(self) -> str:
+        return data_set_of(self.results)
+
+    @property
+    def name(self) -> str:
+        """The label, or that of the recipe where only the branches are labelled."""
+        return self.label or str(self.results["recipe"]["name"])
+
+    def of_path(self, name: str) -> "Run":
+        """The same with the name of a path in its label."""
+        return replace(self, label=f"{self.label} ({name})" if self.label else name, given=self.label)
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """What its numbers depend on besides the seed: as it is written, where that is no recipe any more, or else with
+        options that were added since."""
+        try:
+            recipe = validate_recipe(self.results["recipe"]).dump()
+        except LcaError:
+            recipe = self.results["recipe"]
+        return {key: value for key, value in recipe.items() if key not in NO_MATTER}
+
+    def differences(self, other: "Run") -> list[str]:
+        """The keys that keep two runs from being seeds of one classifier."""
+        one, two = ({**each.results["recipe"], "seed": None} for each in (self, other))
+        return [] if one == two else differences(self.recipe, other.recipe)
 
     def record(self, branch: str) -> AccuracyRecord:
         """The counts of a branch."""
@@ -77,41 +115,57 @@ class Collection:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """Read run folders, sweep folders and packs. Runs of one name are seeds of one row, unless their recipes differ.
-    What one part of a sweep lacks and another has is not missing."""
+    """Read run folders, sweep folders and packs. Runs of one label and data set are seeds of one classifier. What one
+    part of a sweep lacks and another has is not missing."""
     paths = [path.parent if path.name == "results.json" else path for path in paths]
     if unfinished := [str(path) for path in paths if (path / "recipe.yaml").exists() and not _finished(path)]:
         raise LcaError(f"not finished yet: {', '.join(unfinished)}")
-    alone = {path: read_json(path / "results.json") for path in paths if _finished(path)}
-    recipes = [{**results["recipe"], "seed": None} for results in alone.values()]
-    alike = all(one == two for one in recipes for two in recipes if one["name"] == two["name"])
-    found = Collection()
+    runs: list[tuple[Path, Run]] = []
     missing: dict[str, SweepCell] = {}
     finished: set[str] = set()
     for path in paths:
-        if path in alone:
-            found.runs.append(Run(alone[path]["recipe"]["name"] if alike else str(path), alone[path], path))
+        if _finished(path):
+            results = read_json(path / "results.json")
+            runs.append((path, Run(results["recipe"]["name"], results, path)))
             continue
         for cell in sweep_cells(path):
             if cell.state == FINISHED:
-                found.runs.append(Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ())))
+                runs.append((path, Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ()))))
                 finished.add(cell.key)
             else:
                 missing[cell.key] = cell
-    if not found.runs:
-        raise LcaError("there are no finished runs to show")
-    found.unfinished = [cell for key, cell in missing.items() if key not in finished]
+    if not runs:
+        states = Counter(cell.state for cell in missing.values())
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        raise LcaError(f"there are no finished runs to show{f': {counts}' if counts else ''}")
+    return Collection(_told_apart(runs), [cell for key, cell in missing.items() if key not in finished])
+
+
+def _told_apart(runs: Sequence[tuple[Path, Run]]) -> list[Run]:
+    """Where the recipes of a label differ from path to path, all labels with the names of their paths. Within a path
+    nothing tells them apart, and a run that came twice would count as two seeds: both are refused."""
+    groups: dict[tuple[str, str], dict[Path, Run]] = defaultdict(dict)
+    for path, run in runs:
+        first = groups[run.label, run.data_set].setdefault(path, run)
+        if changed := first.differences(run):
+            seeds = f"seeds {first.seed} and {run.seed}"
+            raise LcaError(f"{path}: {run.name!r} on {run.data_set} is of two recipes, {seeds}: {'; '.join(changed)}")
+    alike = not any(one.differences(two) for firsts in groups.values() for one, two in pairwise(firsts.values()))
+    names = _names(dict.fromkeys(path for path, _ in runs))
+    found = [run if alike else run.of_path(names[path]) for path, run in runs]
+    seen: set[tuple[str, str, int]] = set()
+    for run in found:
+        if (run.label, run.data_set, run.seed) in seen:
+            raise LcaError(f"{run.name!r} on {run.data_set} with seed {run.seed} came twice; give every run once")
+        seen.add((run.label, run.data_set, run.seed))
     return found
 
 
-def check_seeds(runs: Sequence[Run]) -> None:
-    """A run that came twice would count as two seeds."""
-    seen: set[tuple[str, str, int]] = set()
-    for run in runs:
-        which = (run.label, run.source, run.seed)
-        if which in seen:
-            raise LcaError(f"{run.label!r} on {run.source} with seed {run.seed} came twice; give every run once")
-        seen.add(which)
+def _names(paths: Iterable[Path]) -> dict[Path, str]:
+    """Of folders and packs, without where they are unless that tells them apart."""
+    places = {path: path.resolve().parent if path.name == "pack.json" else path.resolve() for path in paths}
+    short = {path: place.name.removesuffix(".json") for path, place in places.items()}
+    return {path: name if [*short.values()].count(name) == 1 else str(path) for path, name in short.items()}
 
 
 def _finished(path: Path) -> bool:

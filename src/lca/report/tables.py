@@ -20,6 +20,7 @@ class Row:
     """One classifier on one data set: the runs of one label and branch, over seeds."""
 
     source: str
+    """The data set, as `data_set_of` names it."""
     group: str
     branch: str
     metrics: list[dict[str, Any]]
@@ -89,16 +90,23 @@ def rows_of(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
     grouped: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for place, (label, results) in enumerate(runs):
         for branch in results["branches"]:
-            grouped[results["data"]["source"], label, branch].append(place)
+            grouped[data_set_of(results), label, branch].append(place)
     rows = []
     for (source, label, branch), places in grouped.items():
         members = [runs[place][1] for place in places]
         metrics = [results["branches"][branch]["metrics"] for results in members]
         seconds = min(sum(seconds_by_phase(results, branch).values()) for results in members)
         stored = sum(sum(bytes_of(results, branch).values()) for results in members) // len(members)
-        images = " or ".join(dict.fromkeys(results["recipe"]["data"]["evaluate"] for results in members))
+        images = members[0]["recipe"]["data"]["evaluate"]
         rows.append(Row(source, label, branch, metrics, seconds, stored, places, images))
     return rows
+
+
+def data_set_of(results: Mapping[str, Any]) -> str:
+    """Where the images are from, and which of them were asked about unless it was those for the test: results on others
+    are never put beside these."""
+    images = results["recipe"]["data"]["evaluate"]
+    return results["data"]["source"] + ("" if images == "test" else f", {images} images")
 
 
 def by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
