@@ -1,11 +1,10 @@
 """What was to be reached, beside what written results reached: `python benchmarks/run.py --summary FILE ...`."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
+from lca.errors import LcaError
 from lca.report.tables import markdown_table
 from measuring import duration
 from start_up import OVER
@@ -121,13 +120,17 @@ TARGETS = (
 def summary(results: Sequence[dict[str, Any]]) -> str:
     """The machine and its two ceilings in a line, and a Markdown table with a row for every target.
 
-    Of a subject that several results have the last one counts; machine and ceilings are those of the first.
+    Of a subject that several results have the last one counts; the ceilings are those of the first.
     """
     machine, most = results[0]["machine"], results[0]["ceilings"]
+    if others := {result["machine"]["name"] for result in results} - {machine["name"]}:
+        raise LcaError(f"results of {machine['name']} and of {', '.join(others)} do not belong into one table")
     rows: dict[str, list[Row]] = {}
     for result in results:
-        rows |= {subject: [*own] for subject, own in itertools.groupby(result["comparisons"], itemgetter("subject"))}
+        rows |= {row["subject"]: [] for row in result["comparisons"]}
+        for row in result["comparisons"]:
+            rows[row["subject"]].append(row)
     kind = "bf16" if machine["device"] == "cuda" else "fp32"
     line = f"**{machine['name']}**: {most['matrix_tflops']:,} TFLOP/s in a large {kind} matrix product, "
-    line += f"{most['copy_gb_per_s']:,} GB/s copied (read and written), both measured in the same run"
+    line += f"{most['copy_gb_per_s']:,} GB/s copied (read and written), measured in the same run as the backbone"
     return f"{line}.\n\n{markdown_table(HEADINGS, [target.cells(rows.get(target.subject, [])) for target in TARGETS])}"

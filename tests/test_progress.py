@@ -30,6 +30,17 @@ def test_lines_where_there_is_no_terminal(capsys):
     assert err[1:] == ["done"]
 
 
+def test_what_takes_seconds_is_told_in_seconds(capsys, monkeypatch):
+    monkeypatch.setattr("time.monotonic", iter([0.0, 26.0, 39.0]).__next__)
+    with LineProgress().task("align", 10) as advance:
+        advance(2)
+        advance(1)
+    assert capsys.readouterr().err.splitlines() == [
+        "align: 2/10, 13 s each, 104 s left",
+        "align: 3/10, 13 s each, 91 s left",
+    ]
+
+
 def test_lines_are_rare(capsys):
     with LineProgress(every=60).task("features", 1000) as advance:
         for _ in range(999):

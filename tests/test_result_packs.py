@@ -12,14 +12,16 @@ PACKS = {
     for path in sorted((Path(__file__).parent.parent / "results").glob("*.json"))
     if (cells := read_json(path).get("cells"))
 }
+HAVE_FAILURES = {"tune-peft"}
+"""Training fails at too high a rate, and that was to be found."""
 CUT_OTHERWISE = {"tune-compare"}
 """Most of its photos were cut up to a pixel differently; docs/results.md says so."""
 
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_every_cell_was_run(pack):
-    """One that failed, as training does at too high a rate, says why."""
-    assert all(cell["status"] == "finished" or cell["error"] for cell in PACKS[pack])
+    states = {cell["status"] for cell in PACKS[pack]}
+    assert states == ({"finished", "failed"} if pack in HAVE_FAILURES else {"finished"})
 
 
 @pytest.mark.parametrize("pack", sorted(PACKS.keys() - CUT_OTHERWISE))

@@ -65,7 +65,7 @@ class LineProgress(Progress):
             if now - last >= self._every and done < total:
                 last = now
                 rate = done / (now - began)
-                self.line(f"{what}: {done}/{total}, {rate:.0f}/s, {(total - done) / rate:.0f} s left")
+                self.line(f"{what}: {done}/{total}, {_pace(rate)}, {(total - done) / rate:.0f} s left")
 
         yield advance
 
@@ -108,7 +108,7 @@ class BarProgress(Progress):
             def advance(units: int) -> None:
                 bars.advance(bar, units)
                 if speed := bars.tasks[0].speed:
-                    bars.update(bar, rate=f"{speed:.0f}/s")
+                    bars.update(bar, rate=_pace(speed))
 
             yield advance
 
@@ -118,6 +118,11 @@ class BarProgress(Progress):
     def warning(self, text: str) -> None:
         super().warning(text)
         self.line(text)
+
+
+def _pace(rate: float) -> str:
+    """Units a second, or seconds a unit where that is longer."""
+    return f"{rate:.0f}/s" if rate >= 1 else f"{1 / rate:.0f} s each"
 
 
 def choose_progress(quiet: bool = False) -> Progress:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tiny
 from lca.backbones import untrained
 from lca.device import Compute
+from lca.errors import LcaError
 from lca.methods import methods
 from lca.progress import Progress
 
@@ -361,6 +362,9 @@ def test_the_summary_has_a_row_for_every_target_measured_or_not(load, tmp_path, 
     again = [line for line in capsys.readouterr().out.splitlines()[4:] if "not measured" not in line]
     assert again[:-1] == measured[:-1]
     assert "0.70 s" in again[-1]
+    (tmp_path / "later.json").write_text(json.dumps({**later, "machine": {"device": "cpu", "name": "a CPU"}}))
+    with pytest.raises(LcaError, match="NVIDIA X and of a CPU do not belong"):
+        run.main(["--summary", str(tmp_path / "result.json"), str(tmp_path / "later.json")])
 
 
 def test_the_summary_finds_what_the_benchmarks_measure(load):

@@ -449,3 +449,12 @@ def test_the_folder_of_a_run_is_no_model_but_holds_some(lca, recipe, tmp_path):
     code, _, err = lca("predict", "here", "photo.png")
     assert code == 2
     assert "here is the folder of a run; its last model is here/models/task-01" in err
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_wants_them_to_spin(lca, monkeypatch, own, expected):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    lca("--help")
+    assert os.environ["OMP_WAIT_POLICY"] == expected

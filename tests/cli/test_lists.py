@@ -46,6 +46,15 @@ def test_every_option_of_a_method_is_described(lca, name):
         assert said.endswith("."), f"nothing is said of method.{key}"
 
 
+def test_a_method_made_in_a_running_python_can_be_listed(lca, monkeypatch):
+    made = {"Options": methods["ease"].Options, "__name__": "made"}
+    exec("class Made(Options):\n    name: str = 'ease'\n    alpha: float = 0.5\n", made)
+    monkeypatch.setattr(methods["ease"], "Options", made["Made"])
+    code, out, _ = lca("methods", "ease")
+    assert code == 0
+    assert "By default 0.5." in " ".join(out.split())
+
+
 def test_one_method_with_its_options(lca):
     code, out, _ = lca("methods", "slca")
     assert code == 0

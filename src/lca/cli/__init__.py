@@ -37,6 +37,8 @@ cache.add_to(app)
 def main() -> None:
     """Entry point: user errors and those of files and output become one message and an exit code."""
     logging.getLogger("lca").addHandler(logging.NullHandler())  # what matters comes with the progress
+    # Threads that spin while they wait take half of a busy machine; it must be said before torch is imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         try:
             app()

@@ -76,7 +76,10 @@ def _described(options: type, key: str) -> str:
     source when it is asked for: pydantic would look for the source of every options class at every start."""
     for each in options.__mro__:
         if key in inspect.get_annotations(each):
-            source = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            try:
+                source = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            except (OSError, TypeError):  # of a method that was made in a running Python
+                continue
             for line, below in itertools.pairwise(ast.iter_child_nodes(source.body[0])):
                 match line, below:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(said))) if name == key:

@@ -1,7 +1,6 @@
 """Verbs for a model of one's own: learn, predict, evaluate, info, forget."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -158,8 +157,6 @@ def predict_command(
 
       find photos -name '*.jpg' | lca predict my-model - --json
     """
-    # Threads that wait actively cost seconds on a busy machine. It has to be said before torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from lca.data.decoding import LeftOut, unreadable_images
     from lca.data.folders import ReadingReport
     from lca.progress import Progress, choose_progress

@@ -21,7 +21,7 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
-        """Some of them; if asked so in memory from which a GPU copies while the program goes on."""
+        """Some of them, by numbers from 0; if asked so in memory from which a GPU copies while the program goes on."""
 
     def image(self, number: int) -> Tensor:
         """One of them, (3, h, w), without a copy."""

@@ -17,7 +17,6 @@ from lca.training import FineTuning, Inputs
 class LinearProbeOptions(SequentialOptions):
     name: Literal["linear_probe"] = "linear_probe"
     head: HeadOptions = HeadOptions(bias=True)
-    """The head a task is trained with; all heads together answer."""
 
 
 class Features:

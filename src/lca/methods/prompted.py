@@ -32,7 +32,6 @@ class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
     """Tokens of a prompt; a prefix has as many key rows and value rows."""
     head: HeadOptions = HeadOptions(bias=True)
-    """The head a task is trained with; all heads together answer."""
 
 
 class PromptTraining(FineTuning):
