@@ -354,6 +354,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return lines
 
 
+def of_all_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What the seeds of one classifier have in common: a dumped recipe without the seed, and without what is not meant
+    to change a number."""
+    own = {"seed", "name", "device", "keep_models", "strangers", "forward_transfer"}
+    return {key: value for key, value in recipe.items() if key not in own}
+
+
 def _choose(value: Any, default: str, options_of: Any) -> Any:
     """The options object a section names: `lora`, `{name: lora, rank: 4}` or options already made."""
     if isinstance(value, BaseModel):

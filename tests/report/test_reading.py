@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lca.cli import app
+from lca.cli.runs import _show
 from lca.config import merge_mappings
 from lca.errors import LcaError
 from lca.report.comparison import classifiers
@@ -166,3 +167,9 @@ def test_without_a_finished_run_the_others_are_counted(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps({"format": 1, "cells": cells}))
     with pytest.raises(LcaError, match=r"no finished runs to show: 2 open, 1 failed$"):
         collect([tmp_path / "p.json"])
+
+
+def test_the_figures_of_a_sweep_have_names_without_spaces(tmp_path):
+    _show([("IM", results(1)), ("IM", results(1, data={"evaluate": "validation"}))], tmp_path, "a title")
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert names == {"accuracy-digits.png", "accuracy-digits-validation-images.png"}

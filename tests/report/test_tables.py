@@ -107,6 +107,15 @@ def test_a_pivot_table_has_gaps_where_nothing_was_run():
     ]
 
 
+def test_a_pivot_table_keeps_data_sets_apart():
+    one, two = (results({"none": [accuracy]}, source=f"folder:{name}") for name, accuracy in (("a", 90.0), ("b", 50.0)))
+    assert pivot_markdown(rows_of([("x", one), ("x", two), ("y", two)])).splitlines() == [
+        "| AA / last | x, a | x, b | y |",
+        "| --- | --- | --- | --- |",
+        "| none | 90.0 / 90.0 | 50.0 / 50.0 | 50.0 / 50.0 |",
+    ]
+
+
 def test_the_printed_table_shows_all_numbers_and_the_curve(capsys):
     print_rows(rows_of([("im", results({"none": [100.0, 50.0, 0.0]}))]), "my title")
     out = capsys.readouterr().out

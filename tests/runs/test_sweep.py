@@ -251,6 +251,11 @@ def test_shards_merged_are_the_whole_sweep(tmp_path):
 def test_cells_that_a_table_would_mix_are_refused():
     with pytest.raises(LcaError, match="two different cells are called 'finetune', seed 5; give each a label"):
         expand(small(cells=[{"training": {"lr": 0.1}}, {"training": {"lr": 0.2}}]))
+    with pytest.raises(
+        LcaError, match=r"'finetune' differ in more than the seed \(training.lr: 0.1 -> 0.2\); give each"
+    ):
+        expand(small(cells=[{"seed": 1, "training": {"lr": 0.1}}, {"seed": 2, "training": {"lr": 0.2}}]))
+    assert len(expand(small(cells=[{"seed": 1}, {"seed": 2, "device": "cpu", "strangers": True}]))) == 2
 
 
 def test_shards_in_one_folder_share_one_pack(tmp_path):

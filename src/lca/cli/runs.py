@@ -272,6 +272,7 @@ def _quoted(word: str) -> str:
 
 
 def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
+    from lca.report.drawing import file_name
     from lca.report.figures import accuracy_curves
     from lca.report.tables import by_source, markdown, rows_of, short_name
 
@@ -280,7 +281,7 @@ def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
     figures = []
     for source, own in by_source(rows).items():
         alone = len(own) == len(rows)
-        figures.append("accuracy.png" if alone else f"accuracy-{short_name(source)}.png")
+        figures.append("accuracy.png" if alone else f"{file_name('accuracy', short_name(source))}.png")
         accuracy_curves(own, folder / figures[-1], title if alone else f"{title}, {source}")
     (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
     print(f"results, table.md and {', '.join(figures)} are in {folder}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lca.config import differences, validate_recipe
+from lca.config import differences, of_all_seeds, validate_recipe
 from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.evaluation.stored import StoredAnswers, read_run
@@ -19,9 +19,6 @@ from lca.files import is_held, read_json
 from lca.report.tables import data_set_of
 from lca.robustness.scores import RobustnessScores
 from lca.runs.folder import RunFolder
-
-NO_MATTER = ("seed", "name", "device", "keep_models", "strangers", "forward_transfer")
-"""Keys in which the recipes of one classifier may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +60,9 @@ class Run:
         """What its numbers depend on besides the seed: as it is written, where that is no recipe any more, or else with
         options that were added since."""
         try:
-            recipe = validate_recipe(self.results["recipe"]).dump()
+            return of_all_seeds(validate_recipe(self.results["recipe"]).dump())
         except LcaError:
-            recipe = self.results["recipe"]
-        return {key: value for key, value in recipe.items() if key not in NO_MATTER}
+            return of_all_seeds(self.results["recipe"])
 
     def differences(self, other: "Run") -> list[str]:
         """The keys that keep two runs from being seeds of one classifier."""

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -199,12 +199,15 @@ def markdown_text(text: str) -> str:
 
 
 def pivot_markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table with a line per branch and a column per label: AA / last, as in the plain table."""
-    groups = list(dict.fromkeys(row.group for row in rows))
-    cells = {(row.branch, row.group): f"{row.cell(*_AVERAGE)} / {row.cell(*_LAST)}" for row in rows}
+    """A Markdown table with a line per branch and a column per label: AA / last, as in the plain table. A label that
+    several data sets have has a column for each."""
+    columns = list(dict.fromkeys((row.group, row.source) for row in rows))
+    sets, short = Counter(group for group, _ in columns), short_names(row.source for row in rows)
+    header = [group if sets[group] == 1 else f"{group}, {short[source]}" for group, source in columns]
+    cells = {(row.branch, row.group, row.source): f"{row.cell(*_AVERAGE)} / {row.cell(*_LAST)}" for row in rows}
     branches = list(dict.fromkeys(row.branch for row in rows))
-    lines = [[branch, *(cells.get((branch, group), "") for group in groups)] for branch in branches]
-    return markdown_table(["AA / last", *groups], lines)
+    lines = [[branch, *(cells.get((branch, *column), "") for column in columns)] for branch in branches]
+    return markdown_table(["AA / last", *header], lines)
 
 
 def print_rows(rows: Sequence[Row], title: str) -> None:

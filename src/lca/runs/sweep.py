@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lca.config import Recipe, merge_mappings, nest, validate_recipe
+from lca.config import Recipe, differences, merge_mappings, nest, of_all_seeds, validate_recipe
 from lca.errors import BusyError, LcaError
 from lca.files import FORMAT, hash_json, hold, read_json, write_json
 from lca.progress import Progress
@@ -76,6 +76,7 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
             cell = Cell(label, recipe)
             cells.setdefault(cell.key, cell)
     named: set[tuple[str, int, str]] = set()
+    firsts: dict[tuple[str, str, str], Cell] = {}
     for cell in cells.values():
         name = (cell.label, cell.recipe.seed, cell.recipe.data.source)
         if name in named:  # a table would average them as if they were seeds
@@ -83,6 +84,12 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
                 f"{origin}: two different cells are called {cell.label!r}, seed {cell.recipe.seed}; give each a label"
             )
         named.add(name)
+        first = firsts.setdefault((cell.label, cell.recipe.data.source, cell.recipe.data.evaluate), cell)
+        if changed := differences(of_all_seeds(first.recipe.dump()), of_all_seeds(cell.recipe.dump())):
+            raise LcaError(
+                f"{origin}: the cells called {cell.label!r} differ in more than the seed ({'; '.join(changed)}); give "
+                "each a label"
+            )
     trunks = list(dict.fromkeys(cell.trunk for cell in cells.values()))
     return sorted(cells.values(), key=lambda cell: trunks.index(cell.trunk))
 
