@@ -146,6 +146,7 @@ def test_weights_that_do_not_fit(tmp_path, pico, change, message):
         ({"name": "vit_tiny_patch16_224"}, r"Full tags: .*vit_tiny_patch16_224\.augreg_in21k_ft_in1k"),
         ({"weights": "nowhere.safetensors"}, "there is no file nowhere.safetensors"),
         ({"name": "resnet18", "weights": "x.safetensors"}, "is a ResNet"),
+        ({"name": "resnet18"}, "is a ResNet"),
     ],
 )
 def test_mistakes_are_named(options, message):

@@ -118,6 +118,13 @@ def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str,
     if not timm.is_model(architecture):
         hint = nearest(architecture, [*usable_names(), *embedded_names()])
         raise LcaError(f"timm has no model {architecture!r}; {hint}")
+    with torch.device("meta"):  # the shape alone, to know its class before anything is downloaded
+        kind = type(timm.create_model(architecture, num_classes=0))
+    if not issubclass(kind, VisionTransformer):
+        raise LcaError(
+            f"{architecture} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
+            "(vit_*, deit_*, and others of that class)"
+        )
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
     if dot and tag not in tags:
         raise LcaError(f"timm has no weights {name!r}; {nearest(tag, tags)}")
@@ -126,13 +133,6 @@ def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str,
         raise LcaError(
             f"backbone {name!r} does not say which weights: what a bare name means has changed between timm "
             f"releases. Full tags: {full}"
-        )
-    with torch.device("meta"):  # the shape alone, to know its class before anything is downloaded
-        kind = type(timm.create_model(name, num_classes=0))
-    if not issubclass(kind, VisionTransformer):
-        raise LcaError(
-            f"{name} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
-            "(vit_*, deit_*, and others of that class)"
         )
     try:
         vit = timm.create_model(name, pretrained=download, num_classes=0)
