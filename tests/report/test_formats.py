@@ -5,8 +5,10 @@ import re
 
 import pytest
 
+from lca.errors import LcaError
 from lca.report.comparison import METRICS, classifiers
 from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
+from lca.report.page import Report
 from lca.report.reading import Run, collect
 from lca.report.tables import OVERALL
 from packs import damage, made, packed
@@ -202,3 +204,25 @@ def test_a_backbone_that_sees_images_at_another_size(backbone, images, why):
     other["data"]["sha256"] = "e" * 64
     lines = as_markdown(classifiers([Run("large", large), Run("other", other)]), "large").splitlines()
     assert f"| other | 0 | {why} | - | - | - |" in lines
+
+
+def test_a_reference_that_one_data_set_lacks(tmp_path):
+    cells = [("good", "one", 8), ("poor", "one", 5), ("good", "two", 8), ("fair", "two", 6)]
+    pack = packed(
+        tmp_path / "p.json",
+        *((label, made({"default": [[n, n], [n] * 4]}, source=source)) for label, source, n in cells),
+    )
+    found = classifiers(collect([pack]).runs)
+    minus = [line for line in as_markdown(found, "poor").splitlines() if line.startswith("Minus")]
+    assert minus == [
+        "Minus poor, on the same seeds:",
+        "Minus good (the best, as poor is not there), on the same seeds:",
+    ]
+    titles = re.findall("^% (.*minus.*)", as_latex(found, "poor"), re.MULTILINE)
+    assert titles == ["one, minus poor", "two, minus good (the best, as poor is not there)"]
+    page = Report("t", 10, "poor").page(collect([pack]))
+    assert ">Compared with poor</h3>" in page
+    assert ">Compared with good (the best, as poor is not there)</h3>" in page
+    for write in (as_markdown, as_latex, lambda _, name: Report("t", 10, name).page(collect([pack]))):
+        with pytest.raises(LcaError, match=r"no classifier 'pour'; did you mean 'poor'"):
+            write(found, "pour")

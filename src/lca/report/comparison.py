@@ -205,6 +205,22 @@ def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
     return found[0]
 
 
+def references(found: Mapping[str, Sequence[Classifier]], label: str | None) -> dict[str, Classifier]:
+    """What the others of every data set are compared with: the classifier of that label, or the best where it has
+    none of it."""
+    if label is not None:
+        choose([row for rows in found.values() for row in rows], label)
+    return {
+        source: choose(rows, label if any(row.label == label for row in rows) else None)
+        for source, rows in found.items()
+    }
+
+
+def instead_of(label: str | None, chosen: Classifier) -> str:
+    """What to say of a reference that is not the one that was asked for."""
+    return "" if label in (None, chosen.label) else f" (the best, as {label} is not there)"
+
+
 def choose_measured(rows: Sequence[Classifier], reference: Classifier) -> Classifier:
     """The reference, if it is one of these; or else the best."""
     return reference if reference in rows else choose(rows, None)

@@ -25,21 +25,22 @@ DAMAGED = (
 
 def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[str] = ()) -> str:
     """The results with intervals, the differences to the reference, the same on damaged images; what is left out."""
-    texts, ranked = [], set()
+    texts, ranked, references = [], set(), comparison.references(found, reference)
     for source, rows in found.items():
+        chosen = references[source]
         texts += [f"**{markdown_text(source)}**\n", _markdown_results(rows)]
         ranked.add(len(ranking.blocks_of(rows)))
         if len(rows) > 1:
-            chosen = comparison.choose(rows, reference)
+            name = chosen.label + comparison.instead_of(reference, chosen)
             texts += [
-                f"Minus {markdown_text(chosen.label)}, on the same seeds:\n",
+                f"Minus {markdown_text(name)}, on the same seeds:\n",
                 _markdown_minus(rows, chosen, [*METRICS]),
             ]
         if damaged := [row for row in rows if row.robustness]:
             title = f"Damaged images ({markdown_text(comparison.damage_in_words(rows))}):\n"
             texts += [title, _markdown_damaged(damaged)]
         if len(damaged) > 1:
-            chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
+            chosen = comparison.choose_measured(damaged, chosen)
             title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:\n"
             texts += [title, _markdown_minus(damaged, chosen, [*DAMAGE])]
     words = legend(row.row for rows in found.values() for row in rows)
@@ -147,19 +148,22 @@ def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str]
     italics; the differences to the reference with intervals; the same on damaged images; comments say what is left out.
     """
     tables = [f"% {_one_line(line)}\n" for line in left_out]
+    references = comparison.references(found, reference)
     for source, rows in found.items():
+        chosen = references[source]
         places = {column: ranking.places(rows, column) for column in METRICS}
         lines = [[row.label, *_marked(row, places, LATEX_MARKS, r" $\pm$ "), *_costs(row)] for row in rows]
         tables.append(_latex_table(source, [*METRICS, "MB", "s"], lines))
         if len(rows) > 1:
-            tables.append(_latex_minus(source, rows, comparison.choose(rows, reference), [*METRICS]))
+            instead = comparison.instead_of(reference, chosen)
+            tables.append(_latex_minus(source, rows, chosen, [*METRICS], instead))
         if damaged := [row for row in rows if row.robustness]:
             places = ranking.damage_places(damaged)
             lines = [[row.label, _seeds_of(row), *_marked(row, places, LATEX_MARKS, r" $\pm$ ")] for row in damaged]
             title = f"{source}, damaged images ({comparison.damage_in_words(rows)})"
             tables.append(_latex_table(title, ["seeds", *DAMAGE], lines))
         if len(damaged) > 1:
-            chosen = comparison.choose_measured(damaged, comparison.choose(rows, reference))
+            chosen = comparison.choose_measured(damaged, chosen)
             tables.append(_latex_minus(f"{source}, damaged images", damaged, chosen, [*DAMAGE]))
     if together := ranking.overall(found):
         tables.append(overall_latex(together))
@@ -172,8 +176,11 @@ def overall_latex(together: Overall) -> str:
     return _latex_table("all data sets, AA", header, _overall_lines(together, LATEX_MARKS, r" $\pm$ "))
 
 
-def _latex_minus(title: str, rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str]) -> str:
-    return _latex_table(f"{title}, minus {reference.label}", ["seeds", *columns], _minus(rows, reference, columns))
+def _latex_minus(
+    title: str, rows: Sequence[Classifier], reference: Classifier, columns: Sequence[str], instead: str = ""
+) -> str:
+    title = f"{title}, minus {reference.label}{instead}"
+    return _latex_table(title, ["seeds", *columns], _minus(rows, reference, columns))
 
 
 def _latex_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

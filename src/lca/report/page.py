@@ -52,6 +52,7 @@ class Report:
         if self.images is not None and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws, self.only)
+        references = comparison.references(found, self.reference)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
@@ -65,7 +66,7 @@ class Report:
         return templates.get_template("page.html").render(
             title=self.title,
             sections=[
-                self._section(f"data-{n}", short[source], source, rows, numbers.get(source))
+                self._section(f"data-{n}", short[source], source, rows, references[source], numbers.get(source))
                 for n, (source, rows) in enumerate(found.items(), start=1)
             ],
             overall=together,
@@ -90,11 +91,16 @@ class Report:
         return self._figure(drawn, f"Average accuracy on all data sets{_spread(columns[0])}", "all", "bars")
 
     def _section(
-        self, name: str, short: str, source: str, rows: Sequence[Classifier], numbers: Ablation | None
+        self,
+        name: str,
+        short: str,
+        source: str,
+        rows: Sequence[Classifier],
+        reference: Classifier,
+        numbers: Ablation | None,
     ) -> dict[str, Any]:
         """Everything about one data set."""
         order = comparison.best_first(rows)
-        reference = comparison.choose(rows, self.reference)
         blocks = ranking.blocks_of(rows)
         return {
             "id": name,
@@ -169,6 +175,7 @@ class Report:
         title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
+            "instead": comparison.instead_of(self.reference, reference),
             "table": table,
             "why": {row.label: comparison.why_none(row, reference) for row in others},
             "figure": self._figure(shown, title, short, *names) if drawn else None,
