@@ -115,15 +115,32 @@ def answer(page, question, *options):
     return re.search("<title>(.*?)</title>", browse(asked, "--dump-dom", *options)[0])[1]
 
 
-@pytest.mark.parametrize("width", [390, 1200])
-def test_nothing_stands_out_at_the_side(page, tmp_path, width):
-    """In a frame as wide as a phone, which a window cannot be."""
-    content = html.escape(page.read_text(encoding="utf-8"))
-    measure = "document.title = document.querySelector('iframe').contentDocument.documentElement.scrollWidth"
+def framed(page, folder, width, question):
+    """What a script would find in the page, in a frame as wide as a phone, which a window cannot be."""
+    content, found = html.escape(page.read_text(encoding="utf-8")), "document.querySelector('iframe').contentDocument"
+    measure = html.escape(f"document.title = ((page) => {question})({found})")
     frame = f'<iframe style="width: {width}px; border: 0" srcdoc="{content}" onload="{measure}"></iframe>'
-    (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><title></title>{frame}", encoding="utf-8")
-    elements, _ = browse(tmp_path / "frame.html", "--dump-dom", "--hide-scrollbars")
-    assert re.search("<title>(.*?)</title>", elements)[1] == str(width)
+    (folder / "frame.html").write_text(f"<!DOCTYPE html><title></title>{frame}", encoding="utf-8")
+    elements, _ = browse(folder / "frame.html", "--dump-dom", "--hide-scrollbars")
+    return re.search("<title>(.*?)</title>", elements)[1]
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_stands_out_at_the_side(page, tmp_path, width):
+    assert framed(page, tmp_path, width, "page.documentElement.scrollWidth") == str(width)
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_figures_can_be_read(page, tmp_path, width):
+    """Also on a phone, where they are moved to and fro."""
+    sizes = (
+        "[...page.querySelectorAll('svg text')].filter((each) => each.checkVisibility()).map((each) => "
+        "parseFloat(getComputedStyle(each).fontSize) * Math.hypot(each.getScreenCTM().a, each.getScreenCTM().b))"
+        ".join(' ')"
+    )
+    found = [float(size) for size in framed(page, tmp_path, width, sizes).split()]
+    assert len(found) > 50
+    assert min(found) >= 7.9, "CSS pixels"
 
 
 def test_what_is_folded_is_printed(page):

@@ -18,6 +18,8 @@ MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
 HATCHES = ("", "////", "....", "xxxx")
 PALE = PALETTE[-1]
+READABLE = 8
+"""CSS pixels of the smallest text on a page."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,15 @@ def file_name(*parts: str) -> str:
 
 def inline_svg(figure: "Figure", name: str) -> str:
     """A figure as an element of an HTML page: ids of its own, black in the colour of the text around it, as large as
-    its place, nothing that leads elsewhere."""
+    its place but so large that it can be read, nothing that leads elsewhere."""
     buffer = io.StringIO()
     _render(figure, buffer, format="svg", transparent=True)
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r' (xmlns(:xlink)?|version)="[^"]*"', "", text, count=3)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    smallest = min(float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", text))
+    width = f' style="min-width: {72 * figure.get_figwidth() * READABLE / smallest:.0f}px"'
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1{width}", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r' id="([^"]+)"', rf' id="{name}-\1"', text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', text).replace("xlink:href", "href")
