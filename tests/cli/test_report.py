@@ -1,6 +1,8 @@
 """`lca report`: where things go, and what is refused."""
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,20 @@ def test_what_is_no_run_is_refused(lca, tmp_path):
     assert "there is no file" in err
     (tmp_path / "other.json").write_text("[]")
     assert "neither a run folder nor a pack" in lca("report", tmp_path / "other.json")[2]
+
+
+@pytest.mark.parametrize(
+    "words", [["nowhere"], [".", "--csv", "--latex"], [".", "--out", "."], [".", "--out", "no/r.html"]]
+)
+def test_cheap_mistakes_are_told_at_once(words, tmp_path):
+    program = f"""
+import sys
+import lca.cli
+sys.argv = ["lca", "report", *{words}]
+try:
+    lca.cli.main()
+except SystemExit as end:
+    print(end.code, *({{"torch", "matplotlib"}} & {{*sys.modules}}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr

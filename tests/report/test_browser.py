@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 import tiny
-from lca.progress import Progress
 from lca.report.page import Report
 from lca.report.reading import collect
 from lca.runs.experiment import run
@@ -62,7 +61,7 @@ def run_page(folder):
         (folder / "run" / f"robustness-{each['branch']}.json").write_text(json.dumps(each))
     other = made({name: [[9, 9], [7, 7, 7, 7]] for name in branches}, source="folder:somewhere/with/a-long-name/photos")
     pack = packed(folder / "p.json", ("tiny", other, scores))
-    return Report("A title", 20, images=Progress()).page(collect([folder / "run", pack]))
+    return Report("A title", 20, images=True).page(collect([folder / "run", pack]))
 
 
 @pytest.fixture(scope="module", params=[pack_page, run_page])

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def test_every_number_of_the_heat_map_is_in_the_page(seeds):
 def test_confusions_with_pictures(seeds):
     (folder,) = (seeds / "cells").glob("im-5-*")
     results, answers = read_run(folder)
-    page, _ = page_of(folder, images=Progress(), detail=1)
+    page, _ = page_of(folder, images=True, detail=1)
     best = answers[
         max(results["branches"], key=lambda b: results["branches"][b]["metrics"]["average_accuracy"]["sample_weighted"])
     ]
@@ -199,13 +200,13 @@ def test_other_images_than_the_runs_are_refused(seeds, tmp_path):
     results["data"]["sha256"] = "0" * 64
     (changed / "results.json").write_text(json.dumps(results))
     with pytest.raises(LcaError, match="are not those of the run"):
-        page_of(changed, images=Progress())
+        page_of(changed, images=True)
 
 
 def test_images_need_predictions(tmp_path):
     pack = packed(tmp_path / "p.json", ("a", made({"default": [[9, 9], [7, 7, 7, 7]]})))
     with pytest.raises(LcaError, match="without the predictions"):
-        page_of(pack, images=Progress())
+        page_of(pack, images=True)
 
 
 def test_names_are_shown_and_never_obeyed(tmp_path):
@@ -486,3 +487,31 @@ def test_recipes_are_those_of_what_is_shown(tmp_path):
     cells = [(label, made({"default": [[9, 9], [7, 7, 7, 7]]})) for label in ("a", "b")]
     page, _ = page_of(packed(tmp_path / "p.json", *cells), only=["b"])
     assert page.tags.count("pre") == 1
+
+
+def test_all_that_takes_long_has_a_progress(seeds):
+    told, open_ = [], []
+
+    class Recorder(Progress):
+        @contextmanager
+        def task(self, what, total):
+            assert not open_, "older releases of rich have one bar at a time"
+            open_.append(what)
+            done = []
+            yield done.append
+            open_.remove(what)
+            told.append((what, total, sum(done)))
+
+    page_of(seeds, images=True, detail=1, progress=Recorder())
+    assert ("intervals", 3, 3) in told, "two branches and joint"
+    assert ("data sets", 1, 1) in told
+    assert told[-1] == ("details", 1, 1)
+    assert all(total == done for _, total, done in told)
+
+
+def test_without_details_there_is_no_section_of_them(tmp_path):
+    pack = packed(tmp_path / "p.json", ("a", made({"default": [[9, 9], [7, 7, 7, 7]]})))
+    text = "".join(page_of(pack)[0].texts)
+    assert text.count("In detail") == 2, "a link and a heading"
+    assert "In detail" not in "".join(page_of(pack, detail=0)[0].texts)
+    assert "--detail shows more" not in "".join(page_of(pack, detail=0)[0].texts)

@@ -67,6 +67,19 @@ def report_command(
 
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
+    if markdown + latex + csv > 1:
+        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
+    if (markdown or latex or csv) and (images or figures):
+        raise LcaError("--images and --figures belong to the page, not to a table")
+    if overall and not (markdown or latex):
+        raise LcaError("--overall is a part of --markdown or --latex: give one of them too")
+    if out is not None and out.is_dir():
+        raise LcaError(f"--out {out} is a folder; give the name of a file in it")
+    if out is not None and not out.parent.is_dir():
+        raise LcaError(f"--out: there is no folder {out.parent}")
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise LcaError(f"there is no file or folder {', '.join(missing)}; `lca run` and `lca sweep` make them")
+
     from lca.files import write_atomic
     from lca.progress import choose_progress
     from lca.report import comparison, formats, ranking
@@ -74,15 +87,11 @@ def report_command(
     from lca.report.page import Report
     from lca.report.reading import collect
 
-    if markdown + latex + csv > 1:
-        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
-    if (markdown or latex or csv) and (images or figures):
-        raise LcaError("--images and --figures belong to the page, not to a table")
-    if overall and not (markdown or latex):
-        raise LcaError("--overall is a part of --markdown or --latex: give one of them too")
+    progress = choose_progress(quiet)
     found = collect(paths)
     if markdown or latex or csv:
         rows = comparison.classifiers(found.runs, draws, only)
+        comparison.measure(rows, progress)
         together = ranking.overall(rows) if overall else None
         if overall and together is None:
             raise LcaError("--overall needs several data sets, and classifiers that all of them have")
@@ -103,13 +112,14 @@ def report_command(
         reference,
         detail,
         only=only,
-        images=choose_progress(quiet) if images else None,
+        images=images,
+        progress=progress,
     )
     out = out or Path("report.html")
     write_atomic(out, report.page(found).encode())
     print(f"the report is {out}")
     if figures is not None:
-        for name, figure in report.figures.items():
+        for name, figure in progress.track(report.figures.items(), "saving figures", len(report.figures)):
             save(figure, figures / f"{name}.png")
             save(figure, figures / f"{name}.svg")
         print(f"its {len(report.figures)} figures are in {figures}")

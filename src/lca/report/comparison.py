@@ -12,6 +12,7 @@ from lca.evaluation.calibration import wilson_interval
 from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed_intervals
 from lca.evaluation.stored import StoredAnswers, same_test_images
 from lca.methods import methods
+from lca.progress import Progress
 from lca.report.reading import Run
 from lca.report.tables import Row, rows_of
 from lca.robustness.scores import RobustnessScores
@@ -183,6 +184,13 @@ def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = (
         if not only or not {*only}.isdisjoint(each.names):
             found[each.row.source].append(each)
     return dict(found)
+
+
+def measure(found: Mapping[str, Sequence[Classifier]], progress: Progress) -> None:
+    """Draw the bootstraps of all classifiers now, which takes a while where there are many predictions."""
+    rows = [row for own in found.values() for row in own]
+    for row in progress.track(rows, "intervals", len(rows)):
+        row.measured  # noqa: B018  # it is kept
 
 
 def best_first(rows: Iterable[Classifier]) -> list[Classifier]:

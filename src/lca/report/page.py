@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lca.errors import LcaError
 from lca.evaluation.accuracy import running_means
+from lca.progress import Progress
 from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lca.data.images import ImageSet
-    from lca.progress import Progress
 
 
 @dataclass
@@ -39,8 +39,9 @@ class Report:
     """Classifiers of a data set that are shown in detail, the best ones."""
     only: Sequence[str] = ()
     """Labels and classifiers that are shown; all if there are none."""
-    images: "Progress | None" = None
-    """Show examples of confusions; reading the images is told here."""
+    images: bool = False
+    """Show examples of confusions."""
+    progress: Progress = field(default_factory=Progress)
     figures: dict[str, "Figure"] = field(default_factory=dict)
     _looks: Looks = field(init=False)
     _read: "tuple[Run, ImageSet] | None" = None
@@ -49,10 +50,11 @@ class Report:
         """The whole page."""
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-        if self.images is not None and not any(run.answers for run in collection.runs):
+        if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws, self.only)
         references = comparison.references(found, self.reference)
+        comparison.measure(found, self.progress)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
@@ -63,12 +65,14 @@ class Report:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        sections = [
+            self._section(f"data-{n}", short[source], source, found[source], references[source], numbers.get(source))
+            for n, source in enumerate(self.progress.track(found, "data sets", len(found)), start=1)
+        ]
+        self._add_details(sections)
         return templates.get_template("page.html").render(
             title=self.title,
-            sections=[
-                self._section(f"data-{n}", short[source], source, rows, references[source], numbers.get(source))
-                for n, (source, rows) in enumerate(found.items(), start=1)
-            ],
+            sections=sections,
             overall=together,
             overall_bars=self._overall_bars(together, short) if together else None,
             short=short,
@@ -120,7 +124,7 @@ class Report:
             **self._curves(short, order, numbers),
             "comparison": self._comparison(short, order, reference) if len(rows) > 1 else None,
             "damaged": self._damaged(short, rows, reference),
-            "details": [self._detail(f"{name}-{n}", short, row) for n, row in enumerate(order[: self.detail], start=1)],
+            "details": [],
         }
 
     def _ablation(self, short: str, found: Ablation) -> dict[str, Any]:
@@ -230,7 +234,14 @@ class Report:
                 drawn[kind] = self._figure(shown, title, *names)
         return {"pair": f"{one.label} relative to {two.label}", "seeds": in_words(seeds), "figures": drawn}
 
-    def _detail(self, name: str, short: str, row: Classifier) -> dict[str, Any]:
+    def _add_details(self, sections: Sequence[dict[str, Any]]) -> None:
+        """The best classifiers of every section. Their images are read before, which has a progress of its own."""
+        chosen = [(each, n, row) for each in sections for n, row in enumerate(each["rows"][: self.detail], start=1)]
+        confused = [self._confusions(row) for _, _, row in chosen]
+        for (section, n, row), pairs in self.progress.track(zip(chosen, confused, strict=True), "details", len(chosen)):
+            section["details"].append(self._detail(f"{section['id']}-{n}", section["short"], row, pairs))
+
+    def _detail(self, name: str, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
         """One classifier from all sides."""
 
         def picture(figure: "Figure", title: str, what: str) -> Any:
@@ -257,7 +268,7 @@ class Report:
             else None,
             "tasks": tasks_of(matrix, row.records[0].task_sizes),
             "classes": classes_of(row),
-            "confusions": self._confusions(row),
+            "confusions": confused,
             "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
@@ -274,7 +285,7 @@ class Report:
         """Those of all seeds where predictions are at hand, or else what the first run's results have."""
         first, seed = row.runs[0], f"seed {row.runs[0].seed}"
         if row.answers:
-            images = None if self.images is None else self._images_of(first)
+            images = self._images_of(first) if self.images else None
             together = f"all seeds together{f'; images of {seed}' if images else ''}"
             of = together if len(row.runs) > 1 else seed
             return {"of": of, "found": confusions(row.answers, images), "pictures": images is not None}
@@ -286,8 +297,7 @@ class Report:
     def _images_of(self, run: Run) -> "ImageSet":
         """The test images of a run, kept while its branches are shown."""
         if self._read is None or self._read[0] is not run:
-            assert self.images is not None
-            self._read = (run, test_images(run, self.images))
+            self._read = (run, test_images(run, self.progress))
         return self._read[1]
 
     def _ordered(self, rows: Iterable[Classifier]) -> list[Classifier]:
