@@ -489,8 +489,12 @@ def test_recipes_are_those_of_what_is_shown(tmp_path):
     assert page.tags.count("pre") == 1
 
 
-def test_all_that_takes_long_has_a_progress(seeds):
-    told, open_ = [], []
+def test_all_that_takes_long_has_a_progress(seeds, monkeypatch):
+    told, open_, drawn = [], [], []
+
+    def draw(*arguments):
+        drawn.append([*open_])
+        return seed_intervals(*arguments)
 
     class Recorder(Progress):
         @contextmanager
@@ -502,7 +506,12 @@ def test_all_that_takes_long_has_a_progress(seeds):
             open_.remove(what)
             told.append((what, total, sum(done)))
 
+    monkeypatch.setattr(comparison, "seed_intervals", draw)
+    with pytest.raises(LcaError, match="no classifier 'nobody'"):
+        page_of(seeds, reference="nobody", progress=Recorder())
+    assert not told, "what is wrong is told first"
     page_of(seeds, images=True, detail=1, progress=Recorder())
+    assert drawn == [["intervals"]] * 3
     assert ("intervals", 3, 3) in told, "two branches and joint"
     assert ("data sets", 1, 1) in told
     assert told[-1] == ("details", 1, 1)

@@ -91,7 +91,9 @@ def report_command(
     found = collect(paths)
     if markdown or latex or csv:
         rows = comparison.classifiers(found.runs, draws, only)
-        comparison.measure(rows, progress)
+        comparison.check_reference(rows, reference)
+        if not csv:
+            comparison.measure(rows, progress)
         together = ranking.overall(rows) if overall else None
         if overall and together is None:
             raise LcaError("--overall needs several data sets, and classifiers that all of them have")

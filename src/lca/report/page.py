@@ -53,8 +53,9 @@ class Report:
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = comparison.classifiers(collection.runs, self.draws, self.only)
-        references = comparison.references(found, self.reference)
+        comparison.check_reference(found, self.reference)
         comparison.measure(found, self.progress)
+        references = comparison.references(found, self.reference)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
