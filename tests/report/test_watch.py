@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -39,8 +40,12 @@ def folder(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "tiny")
 
 
-def shown(folder, **options):
-    console = Console(width=120, markup=False, highlight=False, record=True, file=io.StringIO())
+def recorder(width, terminal=False):
+    return Console(width=width, markup=False, highlight=False, record=True, file=io.StringIO(), force_terminal=terminal)
+
+
+def shown(folder, *, terminal=False, **options):
+    console = recorder(120, terminal)
     state = watch(folder, console, **options)
     return console.export_text(), state
 
@@ -94,7 +99,8 @@ def test_a_line_that_a_kill_cut_off_is_left_out(folder):
     shown(folder)
 
 
-def test_a_running_run_is_followed_to_its_end(folder, monkeypatch):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_running_run_is_followed_to_its_end(folder, monkeypatch, terminal):
     """Another process holds the folder and writes; the last line is half written at first."""
     log, results = folder / "log.jsonl", folder / "results.json"
     whole, content = log.read_bytes(), results.read_bytes()
@@ -110,7 +116,7 @@ def test_a_running_run_is_followed_to_its_end(folder, monkeypatch):
     monkeypatch.setattr(watching.time, "sleep", sleep)
     with hold(folder, "busy"):
         half = shown(folder, once=True)
-        text, state = shown(folder)
+        text, state = shown(folder, terminal=terminal)
     assert half[0].splitlines()[1].startswith("running: task 2, ")
     assert "left" in half[0], "one task is finished, so there is an estimate"
     assert half[1].finished_tasks < 3
@@ -190,8 +196,8 @@ def sweep_folder(finished, tmp_path):
     return tmp_path / "sweep"
 
 
-def cells_shown(folder, **options):
-    console = Console(width=160, markup=False, highlight=False, record=True, file=io.StringIO())
+def cells_shown(folder, *, terminal=False, **options):
+    console = recorder(160, terminal)
     watch_sweep(folder, console, **options)
     return console.export_text()
 
@@ -211,13 +217,52 @@ def test_a_sweep_shows_its_cells(sweep_folder):
     assert rows["7"][3] == "failed"
 
 
-def test_a_sweep_is_followed_while_a_cell_runs(sweep_folder, monkeypatch):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_sweep_is_followed_while_a_cell_runs(sweep_folder, monkeypatch, terminal):
     running = sweep_folder / "cells" / "im-6-abc6"
     held = hold(running, "busy")
     held.__enter__()
     monkeypatch.setattr(watching.time, "sleep", lambda seconds: held.__exit__(None, None, None))
-    text = cells_shown(sweep_folder)
+    text = cells_shown(sweep_folder, terminal=terminal)
     assert "1 stopped" in text, "it went on until nothing was running"
+
+
+def test_without_a_terminal_every_change_is_a_line(sweep_folder, finished, monkeypatch):
+    running = sweep_folder / "cells" / "im-6-abc6"
+    lines = (finished / "log.jsonl").read_bytes().splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines, start=1) if b'"evaluated"' in line]
+    held = hold(running, "busy")
+    held.__enter__()
+    stages = [
+        lambda: (running / "log.jsonl").write_bytes(b"".join(lines[: ends[0] + 1])),
+        lambda: (running / "log.jsonl").write_bytes(b"".join(lines[: ends[1]])),
+        lambda: held.__exit__(None, None, None),
+    ]
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: stages.pop(0)())
+    cells, rest = cells_shown(sweep_folder).split("im, digits, seed 6: ", 1)
+    assert "1 running, 1 finished, 1 failed" in cells
+    told = [line.rstrip() for line in rest.splitlines() if ": " in line or line.startswith(("running", "stopped"))]
+    two = ", ".join(json.loads(lines[ends[1] - 1])["accuracies"])
+    assert told[:2] == [f"running, 2 of 3 tasks, {two}", f"im, digits, seed 6: stopped, 2 of 3 tasks, {two}"]
+    assert "im, digits, seed 5" not in rest, "nothing happened to the others"
+
+
+def test_the_phases_of_a_run_without_a_terminal(folder, monkeypatch):
+    log, lines = folder / "log.jsonl", (folder / "log.jsonl").read_bytes().splitlines(keepends=True)
+    content = (folder / "results.json").read_bytes()
+    (folder / "results.json").unlink()
+    steps = [number for number, line in enumerate(lines, start=1) if b'"step"' in line]
+    stages = [lambda end=end: log.write_bytes(b"".join(lines[:end])) for end in steps[1:]]
+    stages.append(lambda: (folder / "results.json").write_bytes(content))
+    log.write_bytes(b"".join(lines[: steps[0]]))
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: stages.pop(0)())
+    with hold(folder, "busy"):
+        text, _ = shown(folder)
+    told = [line.split(", ")[1:4] for line in text.splitlines() if line.startswith("running, ")]
+    done = [json.loads(lines[number - 1]) for number in steps]
+    phases = [[f"{each['task']} of 3 tasks", f"task {each['task'] + 1}", each["phase"]] for each in done]
+    assert told == [phase for before, phase in pairwise(phases) if phase != before], "no line for a step"
+    assert len(told) < len(steps)
 
 
 def test_a_report_of_a_sweep_without_a_pack(sweep_folder):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lca.errors import LcaError
 from lca.files import read_json
@@ -122,9 +122,9 @@ def watch(folder: Path, console: "Console", *, once: bool = False, listeners: tu
     _check(folder)
     run = _WatchedRun(folder, listeners)
 
-    def look() -> "tuple[str, RenderableType]":
+    def look() -> Look:
         state = run.look()
-        return state, view(folder, run.told, state)
+        return Look(state, view(folder, run.told, state), [_line(state, run.told, phase=True)])
 
     _follow(look, console, once)
     return run.told
@@ -134,13 +134,18 @@ def watch_sweep(folder: Path, console: "Console", *, once: bool = False) -> None
     """Show the cells of a sweep as long as one of them is running, or once."""
     runs: dict[Path, _WatchedRun] = {}
 
-    def look() -> "tuple[str, RenderableType]":
+    def look() -> Look:
         cells = sweep_cells(folder)
         for cell in cells:
             if cell.folder is not None:
                 runs.setdefault(cell.folder, _WatchedRun(cell.folder)).look()
         state = RUNNING if any(cell.state == RUNNING for cell in cells) else FINISHED
-        return state, sweep_view(folder, [(cell, _told(cell, runs)) for cell in cells])
+        told = [(cell, _told(cell, runs)) for cell in cells]
+        lines = [
+            f"{cell.label}, {short_name(cell.source)}, seed {cell.seed}: {_line(cell.state, so_far)}"
+            for cell, so_far in told
+        ]
+        return Look(state, sweep_view(folder, told), lines)
 
     _follow(look, console, once)
 
@@ -163,6 +168,20 @@ class _WatchedRun:
         return state
 
 
+def _line(state: str, told: RunState, *, phase: bool = False) -> str:
+    """How far a run is, with the accuracies after its latest task."""
+    parts = [state, *([f"{told.finished_tasks} of {told.tasks} tasks"] if told.tasks else [])]
+    if phase and state == RUNNING and told.steps:
+        task, name, _ = next(reversed(told.steps))
+        parts.append(f"task {task + 1}, {name}")
+    return ", ".join([*parts, *_latest_accuracies(told)])
+
+
+def _latest_accuracies(told: RunState) -> list[str]:
+    latest = told.accuracies[max(told.accuracies)] if told.accuracies else {}
+    return [f"{branch} {value:.1f}" for branch, value in latest.items()]
+
+
 def _told(cell: SweepCell, runs: Mapping[Path, _WatchedRun]) -> RunState:
     if cell.folder is not None:
         return runs[cell.folder].told
@@ -172,17 +191,36 @@ def _told(cell: SweepCell, runs: Mapping[Path, _WatchedRun]) -> RunState:
     return told
 
 
-def _follow(look: "Callable[[], tuple[str, RenderableType]]", console: "Console", once: bool) -> None:
+class Look(NamedTuple):
+    """What there is to see at a moment."""
+
+    state: str
+    shown: "RenderableType"
+    lines: Sequence[str]
+    """The same of every run in a line, without what changes all the time."""
+
+
+def _follow(look: Callable[[], Look], console: "Console", once: bool) -> None:
+    """Show it anew in a terminal as long as it is running; elsewhere a line for every change."""
     from rich.live import Live
 
-    state, shown = look()
-    if state == RUNNING and not once:
-        with Live(shown, console=console, auto_refresh=False, transient=True) as live:
-            while state == RUNNING:
+    seen = look()
+    goes_on = seen.state == RUNNING and not once
+    if goes_on and console.is_terminal:
+        with Live(seen.shown, console=console, auto_refresh=False, transient=True) as live:
+            while seen.state == RUNNING:
                 time.sleep(EVERY)
-                state, shown = look()
-                live.update(shown, refresh=True)
-    console.print(shown)
+                seen = look()
+                live.update(seen.shown, refresh=True)
+    elif goes_on:
+        console.print(seen.shown)
+        while seen.state == RUNNING:
+            time.sleep(EVERY)
+            before, seen = seen, look()
+            for line in seen.lines:
+                if line not in before.lines:
+                    console.print(line, soft_wrap=True)
+    console.print(seen.shown)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -238,14 +276,13 @@ def sweep_view(folder: Path, cells: Sequence[tuple[SweepCell, RunState]]) -> "Re
     for name in ("cell", "data", "seed", "state", "tasks", "accuracy so far (per cent)"):
         table.add_column(name, justify="right" if name in {"seed", "tasks"} else "left", overflow="fold")
     for cell, told in cells:
-        latest = told.accuracies[max(told.accuracies)] if told.accuracies else {}
         table.add_row(
             cell.label,
             short_name(cell.source),
             str(cell.seed),
             Text(cell.state, STYLES[cell.state]),
             f"{told.finished_tasks} of {told.tasks}" if told.tasks else "",
-            ", ".join(f"{branch} {value:.1f}" for branch, value in latest.items()),
+            ", ".join(_latest_accuracies(told)),
         )
     return Group(Text.assemble((str(folder), "bold"), f"  {line}"), "", table)
 
