@@ -133,3 +133,22 @@ def test_a_signature_tells_what_is_drawn(tmp_path):
         assert signature(figure) == first[kind], f"{kind}: drawing changes nothing"
         with Image.open(tmp_path / "drawn.png") as picture:
             assert picture.text["Signature"] == first[kind]
+
+
+def test_long_names_have_room_and_keep_their_ends():
+    names = [f"IM (paper-selective-heads) {branch}" for branch in ("none", "newest half", "training.rate_scale=0.3")]
+    looks = {name: Look.of(n) for n, name in enumerate(names)}
+    points = {0.1: (50.0, 1.0), 1.0: (60.0, 1.0)}
+    figures = {
+        "numbers": over_numbers({"one": ({names[0]: points}, dict.fromkeys(names[1:], (55.0, 1.0)))}, "x", looks),
+        "bars": grouped_bars({"one": {"a": dict.fromkeys(names, (50.0, None))}}, "%", looks),
+        "curves": named_curves({name: [[90.0, 80.0]] for name in names}, "%", looks),
+    }
+    for kind, figure in figures.items():
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.x0 >= 0, kind
+        assert box.x1 <= figure.bbox.width, kind
+        ends = [text.get_text()[-8:] for text in legend.get_texts()]
+        assert ends == [name[-8:] for name in names], kind

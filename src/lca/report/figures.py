@@ -63,7 +63,8 @@ def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str, looks:
             low, high = ([a + sign * b for a, b in zip(mean, spread, strict=True)] for sign in (-1, 1))
             axes.fill_between(tasks, low, high, color=looks[label].colour, alpha=0.12, linewidth=0)
     _over_tasks(axes, y)
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    columns = 2 if max(map(len, curves)) <= 32 else 1
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -173,7 +174,11 @@ def _whole_numbers(axis: Any) -> None:
 
 
 def _short(text: str, longest: int = 32) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    """Without its middle, where it is long: names often differ at their ends."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[: longest - half - 1]}…{text[-half:]}"
 
 
 def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
@@ -249,7 +254,8 @@ def _legend(figure: "Figure", order: Iterable[str]) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     found = dict(zip(labels, handles, strict=True))
     shown = {label: found[label] for label in order}
-    names, columns = [_short(label) for label in shown], 5 if sum(map(len, shown)) < 40 else 3
+    names = [_short(label) for label in shown]
+    columns = 5 if sum(map(len, shown)) < 40 else 3 if max(map(len, shown)) <= 20 else 2
     figure.legend(shown.values(), names, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
 
 
