@@ -299,7 +299,7 @@ def test_show_keeps_runs_of_one_name_but_different_recipes_apart(lca, recipe):
     assert "| mine | 2 |" in lca("show", "a", "b", "--markdown")[1]
     code, table, _ = lca("show", "a", "b", "c", "--markdown")
     assert code == 0
-    assert [line.split(" | ")[:2] for line in table.splitlines()[2:5]] == [["| a", "1"], ["| b", "1"], ["| c", "1"]]
+    assert [line.split(" | ")[:2] for line in table.splitlines()[2:5]] == [[f"| mine ({name})", "1"] for name in "abc"]
 
 
 # Real processes
