@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -430,6 +431,15 @@ def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path):
 def held(folder):
     with hold(folder, "busy"):
         return sorted(path.name for path in folder.iterdir())
+
+
+def test_who_only_looks_keeps_nobody_from_holding_a_folder(tmp_path):
+    """`is_held` locks for a moment; here that moment lasts."""
+    lock = (tmp_path / ".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    threading.Timer(0.2, lock.close).start()
+    with hold(tmp_path, "busy"):
+        assert lock.closed
 
 
 def test_a_held_folder_holds_nothing_but_the_lock(tmp_path):

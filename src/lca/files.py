@@ -11,12 +11,13 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -95,13 +96,25 @@ def hold(folder: Path, busy: str) -> Iterator[None]:
         raise LcaError(f"{folder} cannot be used as a folder: {error.strerror}") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
         except BlockingIOError:
             raise BusyError(busy) from None
         except OSError as error:  # some network file systems have no locks
             raise LcaError(f"{folder} cannot be locked: {error.strerror}") from error
         _probe(folder)
         yield
+
+
+def _lock(file: IO[str]) -> None:
+    """For this process alone, unless another one holds it; who only looks (`is_held`) is gone in a moment."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused, too, if somebody holds it
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0.01)
 
 
 def is_held(folder: Path) -> bool:
