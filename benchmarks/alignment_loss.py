@@ -1,8 +1,8 @@
 """The alignment loss by one sort for all classes, beside a Python loop over classes with an n x n matrix each.
 
 Both sides see the same features, the same batches and the same number of steps. A `step` row is the loss of one batch
-and its gradient; an `alignment` row is the whole of `lca.alignment.align` (on a GPU with its captured steps) beside
-the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum the
+and its gradient; an `alignment` row is the whole of `lca.heads.alignment.align` (on a GPU with its captured steps)
+beside the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum the
 alignments of a whole run, from the second task on: the first one's heads need none. Ours is measured; of the loop the
 set-up, the batches of an epoch and a few steps are measured apart for every task, and scaled to as many as ours takes.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lca.alignment import AlignmentOptions, _batches, align, lca_loss
-from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignmentOptions, _batches, align, lca_loss
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.randomness import generator
 from lca.schedules import cosine
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, time_both
 
 SUBJECT = "alignment"

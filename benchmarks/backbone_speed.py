@@ -20,10 +20,10 @@ from lca.data.streams import Task
 from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor, extract
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.progress import Progress
-from lca.setting import Setting
-from lca.training import FineTuning
+from lca.training.loop import FineTuning
+from lca.training.setting import Setting
 from lca.tuning.lora import LoraOptions
 from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, synthetic, transformer
 from plain_ways import PLAIN, PUBLISHED, Kind, measure

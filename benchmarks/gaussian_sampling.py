@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.randomness import generator
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from measuring import Agreement, Comparison, Numbers, Settings, Size, size_of, time_both
 
 SUBJECT = "gaussians"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lca.merging import IncrementalMerge, MergeOptions
+from lca.merging.incremental import IncrementalMerge, MergeOptions
 from lca.randomness import generator
 from measuring import Agreement, Comparison, Numbers, Settings, Size, size_of, time_both
 

@@ -20,7 +20,7 @@ from lca.config import Recipe, merge_mappings, validate_recipe
 from lca.files import read_json, write_json
 from lca.methods import methods
 from lca.recipe_files import read_recipe, recipe_names
-from lca.report.tables import markdown_table
+from lca.results.tables import markdown_table
 from lca.runs.experiment import run
 
 

@@ -14,16 +14,16 @@ import torch
 
 from lca.classifier import ContinualClassifier
 from lca.config import DataOptions, validate_recipe
+from lca.damage import corruptions, perturbations
+from lca.damage.corruptions import corrupt
+from lca.damage.perturbations import perturb
 from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.device import versions
 from lca.files import read_json, write_json
+from lca.instruments.robustness import prepared, robustness
 from lca.progress import LineProgress, Progress
-from lca.report.tables import markdown_table
-from lca.robustness import corruptions, perturbations
-from lca.robustness.corruptions import corrupt
-from lca.robustness.models import prepared, robustness
-from lca.robustness.perturbations import perturb
+from lca.results.tables import markdown_table
 
 CLASSES = 100
 WHOLE = 10_000

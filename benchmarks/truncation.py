@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lca.alignment import AlignmentOptions, align
-from lca.branches import branch
 from lca.classifier import ContinualClassifier
 from lca.config import validate_recipe
 from lca.data.sources import load_source
@@ -29,12 +27,14 @@ from lca.device import versions
 from lca.evaluation.accuracy import mean_and_deviation
 from lca.features import extract
 from lca.files import nbytes, read_json, write_json
-from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignmentOptions, align
+from lca.heads.branches import branch
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.progress import LineProgress, Progress
 from lca.randomness import generator
 from lca.report.drawing import MARKERS, PALE, PALETTE, save
-from lca.report.tables import markdown_table
+from lca.results.tables import markdown_table
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 SEEDS = (1993, 1994, 1995)
 CLASSIFIERS = ("lda", "best", "lca")

@@ -26,7 +26,7 @@ from lca.evaluation.calibration import calibration_error
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
 from lca.recipe_files import load_recipe
-from lca.report.tables import markdown_table
+from lca.results.tables import markdown_table
 from lca.runs.experiment import run
 
 SEEDS = (1993, 1994, 1995)

@@ -25,9 +25,9 @@ from lca.device import versions
 from lca.evaluation.detection import accepted_strangers, auroc, detection
 from lca.features import extract
 from lca.files import read_json, write_json
-from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.progress import LineProgress, Progress
-from lca.report.tables import markdown_table
+from lca.results.tables import markdown_table
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 SEED = 1996
 SETS = {

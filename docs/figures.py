@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lca.diagnosis import show
-from lca.diagnosis.runs import DIAGNOSIS
+from lca.instruments.diagnosis import DIAGNOSIS
 from lca.progress import Progress
+from lca.report import diagnosis as show
 from lca.report.drawing import save
 from lca.report.page import Report
-from lca.report.reading import collect
+from lca.results.reading import collect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

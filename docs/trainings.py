@@ -8,8 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from lca.report.comparison import Classifier, classifiers
-from lca.report.reading import collect
-from lca.report.tables import markdown_table, short_name
+from lca.results.reading import collect
+from lca.results.tables import markdown_table, short_name
 
 RESULTS = Path(__file__).parent.parent / "results"
 Method = dict[str, Classifier]

@@ -15,7 +15,7 @@ from lca.config import TuningOptions
 from lca.data.images import ImageSet
 from lca.data.streams import Task
 from lca.features import FeatureExtractor
-from lca.methods.base import Setting
+from lca.methods._base import Setting
 from parts import (
     build_backbone,
     build_extractor,

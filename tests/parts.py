@@ -14,7 +14,7 @@ from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor
 from lca.progress import Progress
-from lca.setting import Setting
+from lca.training.setting import Setting
 from lca.tuning import tuners
 
 SMALL_TUNING: dict[str, dict[str, Any]] = {

@@ -17,21 +17,21 @@ import torch
 from PIL import Image
 
 import lca.device
-import lca.training
+import lca.training.loop
 import tiny
-from lca.alignment import AlignmentOptions, align
 from lca.backbones import Backbone
 from lca.config import Recipe, merge_mappings, validate_recipe
 from lca.data.images import packed
 from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.files import load_state
-from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignmentOptions, align
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.randomness import generator
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -195,7 +195,7 @@ def outcome(tmp_path, monkeypatch):
         folder = tmp_path / f"run {next(numbers)}"
         with patch("lca.runs.experiment.load_backbone", _tiny_backbone), monkeypatch.context() as patched:
             if not capture:
-                patched.setattr(lca.training, "_WORTH_CAPTURING", 10**9)
+                patched.setattr(lca.training.loop, "_WORTH_CAPTURING", 10**9)
             results = run(recipe, folder)
         steps = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         parts = load_state(next((folder / "models").iterdir())).parts

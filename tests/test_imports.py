@@ -24,7 +24,7 @@ STAGES = {
     "the package": ("import lca, lca.cli", {"numpy", "timm", "torch"}),
     "a list of tuners": ("from lca.tuning import tuners; [*tuners], tuners['peft:ia3']", {"peft", "transformers"}),
     "the core": ("import lca.classifier, lca.runs.sweep, lca.methods; [*lca.methods.methods]", HEAVY),
-    "what exports": ("import lca.export, lca.hub", ONNX),
+    "what exports": ("import lca.models.export, lca.models.hub", ONNX),
     "a PNG file": ("from lca.data.decoding import decode; decode('a/0/0.png', 20)", {"pillow_heif"}),
     "a prediction on the embedded backbone": (COMMANDS, {*HEAVY, *ONNX, "pandas"}),
 }

@@ -16,17 +16,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import lca.training
+import lca.training.loop
 import tiny
 from lca.cli import app
 from lca.config import Recipe
 from lca.errors import LcaError
 from lca.files import load_state, load_tensors, read_json
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.ranks import Ranks, joined
 from lca.runs.budget import BudgetSpent
-from lca.training import FineTuning
+from lca.training.loop import FineTuning
 from tiny import Kill
 
 KILLED = -signal.SIGKILL
@@ -279,7 +279,7 @@ def test_every_rank_draws_dropout_for_itself(make_extractor, make_task, make_tun
 
     def loss(ranks: Ranks, dropout: float) -> float:
         setting = make_setting(tuning=make_tuning("lora", dropout=dropout))
-        with patch.object(lca.training, "current", lambda: ranks):
+        with patch.object(lca.training.loop, "current", lambda: ranks):
             training = FineTuning(setting)
             heads = GrowingHeads(setting.extractor.width, HeadOptions())
             return training.epoch(make_task(0, ("a", "b"), 6), 0, heads)["loss"]

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 import lca.classifier
 import lca.runs.experiment
-from lca.alignment import AlignmentOptions
 from lca.backbones import Backbone
 from lca.classifier import ContinualClassifier
 from lca.cli import app
@@ -34,13 +33,14 @@ from lca.data.images import ImageSet
 from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.data.views import Preprocessing
-from lca.drift import drifts
 from lca.files import read_json
-from lca.heads import heads
-from lca.merging import operators
+from lca.heads.alignment import AlignmentOptions
+from lca.heads.growing import heads
+from lca.merging.incremental import operators
 from lca.methods import methods
 from lca.progress import Progress
 from lca.runs.budget import Budget
+from lca.statistics.drift import drifts
 from lca.tuning import tuners
 
 sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # reading the file takes a tenth of a run
@@ -303,7 +303,8 @@ def started(target: Callable[..., None], *arguments: Any, daemon: bool = False) 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
     process = context.Process(target=target, args=arguments, daemon=daemon)
-    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):  # so that the fork server finds it
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    with patch.dict(os.environ, {"PYTHONPATH": path}):  # so that the fork server finds it
         process.start()
     return process
 

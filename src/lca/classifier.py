@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
+from lca.card import facts_of, model_card
 from lca.config import Recipe, ViewOptions, validate, validate_recipe
 from lca.data.decoding import ImageLike, LeftOut, decode_all, unreadable_images
 from lca.data.folders import ReadingReport, case_variants, labelled_pairs, read_class_folders, read_labelled
@@ -37,8 +38,7 @@ from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.methods import Phase, methods
 from lca.progress import Progress
-from lca.report.card import facts_of, model_card
-from lca.setting import Given, Setting
+from lca.training.setting import Given, Setting
 
 Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]
 """A folder with one folder per class, a set of images, or (image, label) pairs; also any data set that gives such pairs

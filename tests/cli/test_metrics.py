@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tiny
-from lca.evaluation.stored import read_run
+from lca.results.stored import read_run
 from lca.runs.experiment import run
 
 BASE = tiny.recipe(

@@ -12,7 +12,7 @@ from PIL import Image
 import tiny
 from lca.errors import LcaError
 from lca.progress import Progress
-from lca.robustness.scores import RobustnessScores
+from lca.results.robustness import RobustnessScores
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from test_hub import hub  # noqa: F401  # a fixture
 
 import tiny
 from lca import ContinualClassifier
-from test_hub import hub  # noqa: F401  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_an_interrupt_ends_with_130(lca, folder, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lca.export.export_torch", interrupted)
+    monkeypatch.setattr("lca.models.export.export_torch", interrupted)
     code, _, err = lca("export", "digits", "--torch")
     assert code == 130
     assert "interrupted" in err

@@ -10,7 +10,7 @@ import tiny
 from lca.data.images import ClosedError, ImageSet
 from lca.data.streams import Stream
 from lca.methods import methods
-from lca.methods.base import Phase
+from lca.methods._base import Phase
 from lca.runs.experiment import run
 
 HOARDS = {

@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional
 
 import tiny
-from lca import export as shipping
 from lca.data.streams import Task
 from lca.methods.ease import subspace_weights, synthesise
+from lca.models import export as shipping
 from lca.runs.experiment import run
 
 ADAPTER = {"tuning": {"name": "adapter", **tiny.SMALL_TUNING["adapter"]}}

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from lca.alignment import AlignmentOptions
 from lca.config import AugmentOptions, TrainingOptions
-from lca.drift import DriftOptions, drifts
 from lca.features import extract
 from lca.files import State, load_state, save_state
-from lca.gaussians import CovarianceOptions, GaussianMemory
-from lca.heads import HeadOptions
+from lca.heads.alignment import AlignmentOptions
+from lca.heads.growing import HeadOptions
 from lca.methods import methods
 from lca.methods.im import ImOptions, IncrementalMerging
 from lca.progress import Progress
+from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from lca.tuning.lora import LoraOptions
 
 ALIGN = {"name": "a", "samples": 24, "epochs": 2, "per_class": 6, "batch_size": 16, "lr": 0.05}
@@ -516,7 +516,7 @@ def test_features_from_before_are_extracted_only_where_something_can_move(run, m
         seen.append(what)
         return extract(extractor, images, progress, what)
 
-    monkeypatch.setattr("lca.methods.base.extract", recording)
+    monkeypatch.setattr("lca.methods._base.extract", recording)
     run(options(), tasks=TASKS[:2])
     assert [what for what in seen if what.endswith("before")] == ["task 2, features before"]
     seen.clear()

@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional
 
 import tiny
-from lca import export as shipping
 from lca.classifier import ContinualClassifier
 from lca.config import ViewOptions
 from lca.errors import LcaError
 from lca.methods.l2p import L2p, L2pOptions
-from lca.setting import Given
+from lca.models import export as shipping
+from lca.training.setting import Given
 from parts import build_backbone, build_images, build_setting, build_task, build_vit
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6}, {"0": 5, "9": 6})

@@ -9,12 +9,12 @@ from torch.nn import functional
 
 from lca.config import TrainingOptions
 from lca.data.streams import Task
-from lca.drift import DriftOptions, drifts
 from lca.features import extract
 from lca.files import load_state, save_state
 from lca.methods.im import ImOptions, IncrementalMerging
 from lca.methods.macil import Macil, MacilOptions, whitening
 from lca.progress import Progress
+from lca.statistics.drift import DriftOptions, drifts
 
 ALIGN = {"preset": "slca", "name": "macil", "samples": 16, "epochs": 2, "batch_size": 16}
 MOVING = {**ALIGN, "drift": {"model": "mean_shift"}}

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 import tiny
-from lca.branches import PRESETS
 from lca.data.streams import Task
+from lca.heads.branches import PRESETS
 from lca.methods.mos import MosOptions, orthogonality
 from lca.runs.experiment import run
 

@@ -9,7 +9,7 @@ import tiny
 from lca.classifier import ContinualClassifier
 from lca.errors import LcaError
 from lca.methods.ranpac import RanPac, held_out_errors, solve_ridge
-from lca.setting import Given
+from lca.training.setting import Given
 
 RIDGES = tuple(10.0**n for n in range(-8, 9))
 FIRST, SECOND = {"3": 12, "7": 11, "1": 12}, {"0": 10, "4": 9}

@@ -3,8 +3,8 @@
 import torch
 
 import tiny
-from lca.alignment import align
 from lca.config import TrainingOptions
+from lca.heads.alignment import align
 from lca.randomness import generator
 from lca.recipe_files import load_recipe
 

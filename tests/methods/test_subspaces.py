@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tiny
-from lca import export as shipping
+from lca.models import export as shipping
 
 TASKS = ({"3": 6, "7": 5, "1": 4}, {"9": 5}, {"4": 6, "8": 3}, {"0": 5, "2": 4, "5": 6})
 NAMES = ["mos", "tuna"]

@@ -7,7 +7,7 @@ import pytest
 from lca.report.ablation import ablation
 from lca.report.comparison import classifiers
 from lca.report.page import Report
-from lca.report.reading import Run, collect
+from lca.results.reading import Run, collect
 from packs import made, packed
 
 

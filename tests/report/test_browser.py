@@ -12,7 +12,7 @@ from PIL import Image
 
 import tiny
 from lca.report.page import Report
-from lca.report.reading import collect
+from lca.results.reading import collect
 from lca.runs.experiment import run
 from packs import damage, made, packed
 

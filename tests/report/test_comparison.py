@@ -9,7 +9,7 @@ from lca.evaluation.calibration import wilson_interval
 from lca.report import comparison, ranking
 from lca.report.comparison import classifiers, differences, student_interval
 from lca.report.ranking import mean_ranks, places
-from lca.report.reading import Run, collect
+from lca.results.reading import Run, collect
 from packs import made, packed
 
 # After the first task 20 images are asked, after the second 40. Of `a` 18, 16, 20 are right, then 28, 26, 30.

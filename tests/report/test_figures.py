@@ -15,7 +15,7 @@ from lca.report.figures import (
     reliability_diagram,
 )
 from lca.report.radars import radar
-from lca.report.tables import rows_of
+from lca.results.tables import rows_of
 
 
 def colours(path):

@@ -9,8 +9,8 @@ from lca.errors import LcaError
 from lca.report.comparison import METRICS, classifiers
 from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
 from lca.report.page import Report
-from lca.report.reading import Run, collect
-from lca.report.tables import OVERALL
+from lca.results.reading import Run, collect
+from lca.results.tables import OVERALL
 from packs import damage, made, packed
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 from lca.report.drawing import PALETTE
 from lca.report.looks import ALIGNMENTS
 from lca.report.page import Report
-from lca.report.reading import collect
+from lca.results.reading import collect
 from packs import damage, made, packed
 
 COLOURS = dict(zip(ALIGNMENTS, PALETTE, strict=False))

@@ -17,13 +17,13 @@ from PIL import Image
 import tiny
 from lca.errors import LcaError
 from lca.evaluation.resampling import paired_differences, seed_intervals
-from lca.evaluation.stored import StoredAnswers, read_run
 from lca.progress import Progress
 from lca.report import comparison
 from lca.report.confusions import confusions
 from lca.report.facts import drift_of, pooled_reliability
 from lca.report.page import Report
-from lca.report.reading import Run, collect
+from lca.results.reading import Run, collect
+from lca.results.stored import StoredAnswers, read_run
 from lca.runs.experiment import run
 from lca.runs.sweep import expand, sweep
 from packs import CORRUPTIONS, SEQUENCES, damage, made, packed

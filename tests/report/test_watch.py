@@ -15,9 +15,9 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, is_held
 from lca.report import watch as watching
-from lca.report.reading import collect
 from lca.report.tensorboard import TensorBoardLog
 from lca.report.watch import LogReader, RunState, is_sweep, watch, watch_sweep
+from lca.results.reading import collect
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 

@@ -280,7 +280,7 @@ def test_accuracies_on_the_validation_share(tmp_path):
 
 
 def test_the_log_takes_messages_that_were_switched_off_before(tmp_path):
-    logging.getLogger("lca.gaussians").info("nobody listens")  # Python remembers that this logger is off
+    logging.getLogger("lca.statistics.gaussians").info("nobody listens")  # Python remembers that this logger is off
     chosen = tiny.recipe(method={"align": [tiny.branch("a")]}, data={"train_limit": 1, "tasks": 2})
     run(chosen, tmp_path / "run")
     assert any("one image" in line["text"] for line in log_of(tmp_path / "run", "message"))

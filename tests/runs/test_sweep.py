@@ -9,7 +9,7 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, read_json, write_json
 from lca.methods import methods
-from lca.report.reading import collect
+from lca.results.reading import collect
 from lca.runs import sweep as sweeps
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.sweep import Cell, expand, merge_packs, shard, sweep

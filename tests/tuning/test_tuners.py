@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.heads import GrowingHeads, HeadOptions
-from lca.training import FineTuning
+from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.training.loop import FineTuning
 from lca.tuning import tuners
 
 VIEWS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -44,11 +44,11 @@ def diagnose_command(
 
       lca diagnose runs/diagnosis-mini --out figures --pack results/diagnosis-mini.json
     """
-    from lca.diagnosis.runs import DIAGNOSIS, diagnose_run
-    from lca.diagnosis.show import figures, show
     from lca.files import write_json
+    from lca.instruments.diagnosis import DIAGNOSIS, diagnose_run
     from lca.progress import choose_progress
-    from lca.runs.measured import as_one, write_pack
+    from lca.report.diagnosis import figures, show
+    from lca.results.measured import as_one, write_pack
 
     def write(runs: list[dict[str, Any]], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

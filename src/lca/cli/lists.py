@@ -98,7 +98,7 @@ def _stored(method: str, backbone: str, images: int) -> str:
     from lca.features import FeatureExtractor
     from lca.methods import methods
     from lca.progress import Progress
-    from lca.setting import Setting
+    from lca.training.setting import Setting
 
     recipe, nothing, unit = validate_recipe({"method": method}), torch.device("meta"), (1.0, 1.0, 1.0)
     shape = Backbone(copy.deepcopy(_shape(backbone)), Preprocessing(224, unit, unit, "bicubic"), backbone, "")
@@ -189,7 +189,7 @@ def operators_command() -> None:
 
       lca run best --set method.merge.operator=max_abs
     """
-    from lca.merging import operators
+    from lca.merging.incremental import operators
 
     for name in operators:
         entry(name, summary(operators[name]))

@@ -14,7 +14,7 @@ from lca.cli.models import AsJson, Device, Weights
 from lca.errors import LcaError
 
 if TYPE_CHECKING:
-    from lca.runs.measured import Measurement
+    from lca.results.measured import Measurement
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Shared:
         """Print the runs as they were asked for."""
         import json
 
-        from lca.runs.measured import as_one
+        from lca.results.measured import as_one
 
         print(
             json.dumps(as_one(runs), ensure_ascii=False, indent=1) if self.as_json else tables(),

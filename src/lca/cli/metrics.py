@@ -10,7 +10,7 @@ import typer
 from lca.errors import LcaError, nearest
 
 if TYPE_CHECKING:
-    from lca.evaluation.stored import StoredAnswers
+    from lca.results.stored import StoredAnswers
 
 SHOWN = 10
 """Classes and confusions in the readable output; --json has all."""
@@ -65,7 +65,7 @@ def metrics_command(
 
       lca metrics runs/best --against runs/paper --against-branch lca
     """
-    from lca.evaluation.stored import read_run
+    from lca.results.stored import read_run
 
     read = [read_run(path) for path in runs]
     names = [branch] if branch else list(read[0][1])
@@ -152,7 +152,7 @@ def _over_seeds(
 ) -> dict[str, Any]:
     from lca.evaluation.accuracy import mean_and_deviation
     from lca.evaluation.resampling import seed_intervals
-    from lca.evaluation.stored import same_test_images
+    from lca.results.stored import same_test_images
 
     _check_seeds([run[0]["recipe"] for run in runs])
     shared = all(same_test_images(runs[0][0], run[0]) for run in runs)
@@ -181,7 +181,7 @@ def _check_seeds(recipes: Sequence[Mapping[str, Any]]) -> None:
 
 def _intransigence(results: dict[str, Any], record: Any, path: Path) -> float:
     from lca.evaluation.accuracy import intransigence
-    from lca.evaluation.stored import read_run, same_test_images
+    from lca.results.stored import read_run, same_test_images
 
     other, answers = read_run(path)
     if other["recipe"]["method"]["name"] != "joint":
@@ -202,7 +202,7 @@ def _difference(
     draws: int,
 ) -> dict[str, Any]:
     from lca.evaluation.resampling import paired_differences
-    from lca.evaluation.stored import read_run, same_test_images
+    from lca.results.stored import read_run, same_test_images
 
     other, answers = read_run(path)
     chosen = wanted or (next(iter(answers)) if len(answers) == 1 else name)

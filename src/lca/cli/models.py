@@ -254,8 +254,8 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
 
       lca info my-model --json
     """
+    from lca.card import HISTORY, facts_of, history_rows
     from lca.files import read_manifest, tensor_bytes
-    from lca.report.card import HISTORY, facts_of, history_rows
 
     check_model(model)
     files, meta = read_manifest(model)

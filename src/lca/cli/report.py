@@ -85,7 +85,7 @@ def report_command(
     from lca.report import comparison, formats, ranking
     from lca.report.drawing import save
     from lca.report.page import Report
-    from lca.report.reading import collect
+    from lca.results.reading import collect
 
     progress = choose_progress(quiet)
     found = collect(paths)

@@ -84,12 +84,12 @@ def robustness_command(
     import torch
 
     from lca.cli.models import load_model
+    from lca.damage.corruptions import SEVERITIES
     from lca.files import read_json, write_json
+    from lca.instruments.robustness import robustness
     from lca.progress import choose_progress
     from lca.randomness import generator
-    from lca.robustness.corruptions import SEVERITIES
-    from lca.robustness.models import robustness
-    from lca.robustness.scores import RobustnessScores
+    from lca.results.robustness import RobustnessScores
 
     if not kind or set(kind) - set("cp"):
         raise LcaError(f"--kind takes c, p or cp; came {kind!r}")
@@ -189,8 +189,8 @@ def _images(data: str, learner: Any, progress: Any) -> Any:
 
 def _print(scores: Any, other: Any) -> None:
     """A table: every kind of damage, then the means; beside another model's numbers if there are any."""
-    from lca.robustness.perturbations import NOISE
-    from lca.robustness.scores import along
+    from lca.damage.perturbations import NOISE
+    from lca.results.robustness import along
 
     def line(what: str, value: float | None, beside: float | None, more: str = "") -> None:
         if value is not None:

@@ -14,7 +14,7 @@ from lca.errors import LcaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lca.report.tables import Row
+    from lca.results.tables import Row
 
 BudgetText = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
@@ -188,9 +188,9 @@ def show_command(
 
       lca show results/tune-best.json --pivot
     """
-    from lca.report.reading import collect
-    from lca.report.tables import markdown as as_markdown
-    from lca.report.tables import markdown_text, pivot_markdown, rows_of
+    from lca.results.reading import collect
+    from lca.results.tables import markdown as as_markdown
+    from lca.results.tables import markdown_text, pivot_markdown, rows_of
 
     found = collect(paths)
     rows = rows_of([(run.label, run.results) for run in found.runs])
@@ -274,7 +274,7 @@ def _quoted(word: str) -> str:
 def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
     from lca.report.drawing import file_name
     from lca.report.figures import accuracy_curves
-    from lca.report.tables import by_source, markdown, rows_of, short_name
+    from lca.results.tables import by_source, markdown, rows_of, short_name
 
     rows = rows_of(pairs)
     _print(rows, title)
@@ -289,7 +289,7 @@ def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
 
 def _print(rows: "Sequence[Row]", title: str) -> None:
     """A table for every data set, and one of all together."""
-    from lca.report.tables import by_source, print_overall, print_rows
+    from lca.results.tables import by_source, print_overall, print_rows
 
     for source, own in by_source(rows).items():
         print_rows(own, title if len(own) == len(rows) else f"{title}, {source}")

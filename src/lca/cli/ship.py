@@ -70,7 +70,7 @@ def export_command(
     progress = choose_progress(quiet)
     with _interruptible("nothing was changed by what was not finished"):
         from lca.classifier import ContinualClassifier
-        from lca.export import export_onnx, export_peft, export_torch
+        from lca.models.export import export_onnx, export_peft, export_torch
 
         progress.line(f"reading {model}")
         learner = ContinualClassifier.load(model, device="cpu", weights=weights, progress=progress)
@@ -106,7 +106,7 @@ def push_command(
 
       lca push my-model anna/flowers --public --message 'Three more species'
     """
-    from lca.hub import push
+    from lca.models.hub import push
     from lca.progress import choose_progress
 
     check_model(model)
@@ -131,7 +131,7 @@ def pull_command(
 
       lca pull anna/flowers flowers --revision v2 --force
     """
-    from lca.hub import pull
+    from lca.models.hub import pull
     from lca.progress import choose_progress
 
     with _interruptible(f"{model} is as it was"):

@@ -74,11 +74,11 @@ def theory_command(
 
       lca theory runs/diagnosis-mini --pack results/theory-mini.json
     """
+    from lca.instruments.theory.measure import ADDED, Settings
+    from lca.instruments.theory.runs import THEORY, theory_of_run
     from lca.progress import choose_progress
-    from lca.runs.measured import write_pack
-    from lca.theory.measure import ADDED, Settings
-    from lca.theory.runs import THEORY, theory_of_run
-    from lca.theory.tables import show, shown_only
+    from lca.report.theory import show, shown_only
+    from lca.results.measured import write_pack
 
     def measure(run: Path) -> dict[str, Any]:
         return theory_of_run(

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lca.prototypes import ClassMeans
+from lca.statistics.prototypes import ClassMeans
 
 
 def nearest_mean(train_labels: Tensor, train: Tensor, test: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Methods: one short file each, composed from the parts. A new file in this folder registers itself."""
 
-from lca.methods.base import Method, MethodInfo, Phase
+from lca.methods._base import Method, MethodInfo, Phase
 from lca.registry import Registry
 
 methods: Registry[type[Method]] = Registry("method", package="lca.methods")

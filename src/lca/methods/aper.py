@@ -7,9 +7,9 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.files import State
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
-from lca.prototypes import ClassMeans, mean_bytes
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
+from lca.statistics.prototypes import ClassMeans, mean_bytes
 
 
 class AperOptions(FirstTaskOptions):

@@ -8,10 +8,10 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.heads import HeadOptions
+from lca.heads.growing import HeadOptions
 from lca.methods import methods
-from lca.methods.base import MethodInfo
-from lca.methods.prompted import Prompted, PromptedOptions
+from lca.methods._base import MethodInfo
+from lca.methods._prompted import Prompted, PromptedOptions
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.methods import methods
-from lca.methods.base import MethodInfo
-from lca.methods.prompted import Prompted, PromptedOptions
+from lca.methods._base import MethodInfo
+from lca.methods._prompted import Prompted, PromptedOptions
 from lca.tuning.base import uniform
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks

@@ -11,11 +11,11 @@ from torch.nn import functional
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Phase, Setting
-from lca.methods.subspaces import PRETRAINED, Subspaces
-from lca.prototypes import mean_bytes, updated
+from lca.methods._base import MethodInfo, Phase, Setting
+from lca.methods._subspaces import PRETRAINED, Subspaces
+from lca.statistics.prototypes import mean_bytes, updated
 
 
 class EaseOptions(MethodOptions):

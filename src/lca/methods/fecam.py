@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.gaussians import CovarianceOptions, GaussianMemory
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 FLOOR = 1e-6
 """Added to the unit diagonal of a correlation matrix that is inverted: without shrinkage it may be singular."""

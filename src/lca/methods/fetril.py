@@ -7,15 +7,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.alignment import AlignmentOptions, align
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignmentOptions, align
+from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
-from lca.prototypes import ClassMeans, mean_bytes
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
 from lca.randomness import generator
+from lca.statistics.prototypes import ClassMeans, mean_bytes
 
 
 class FetrilOptions(FirstTaskOptions):

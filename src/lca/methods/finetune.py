@@ -9,11 +9,11 @@ from torch import Tensor
 from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads import GrowingHeads, HeadOptions, PrototypeHead
+from lca.heads.growing import GrowingHeads, HeadOptions, PrototypeHead
 from lca.methods import methods
-from lca.methods.base import Method, MethodInfo, Phase, Setting
-from lca.prototypes import Centre, mean_bytes
-from lca.training import FineTuning
+from lca.methods._base import Method, MethodInfo, Phase, Setting
+from lca.statistics.prototypes import Centre, mean_bytes
+from lca.training.loop import FineTuning
 
 _CENTRED_ON = 128
 """Images of a task that the mean of all features is taken from."""

@@ -11,18 +11,18 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from lca.branches import BranchedOptions
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State, nbytes
-from lca.gaussians import GaussianMemory
-from lca.heads import HeadOptions, PrototypeHead
-from lca.merging import IncrementalMerge, MergeOptions, check_merge
+from lca.heads.branches import BranchedOptions
+from lca.heads.growing import HeadOptions, PrototypeHead
+from lca.merging.incremental import IncrementalMerge, MergeOptions, check_merge
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Phase, Setting
-from lca.methods.branched import Branched
-from lca.training import FineTuning
-from lca.unknown import KnownDistances
+from lca.methods._base import MethodInfo, Phase, Setting
+from lca.methods._branched import Branched
+from lca.statistics.distances import KnownDistances
+from lca.statistics.gaussians import GaussianMemory
+from lca.training.loop import FineTuning
 
 
 class ImOptions(BranchedOptions):

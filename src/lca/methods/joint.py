@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from lca.methods import methods
-from lca.methods.base import MethodInfo
+from lca.methods._base import MethodInfo
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 
 

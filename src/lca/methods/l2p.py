@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from lca.errors import LcaError
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.prompted import Prompted, PromptedOptions
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._prompted import Prompted, PromptedOptions
 from lca.tuning.base import uniform
 from lca.tuning.insertion import TokenInsertion, insert_tokens
 from lca.tuning.prompt import class_position

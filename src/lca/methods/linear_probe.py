@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from lca.data.streams import Task
-from lca.heads import HeadOptions, TaskHead
+from lca.heads.growing import HeadOptions, TaskHead
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
+from lca.methods._base import MethodInfo, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
-from lca.training import FineTuning, Inputs
+from lca.training.loop import FineTuning, Inputs
 
 
 class LinearProbeOptions(SequentialOptions):

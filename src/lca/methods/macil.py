@@ -7,14 +7,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lca.alignment import AlignmentOptions
 from lca.data.streams import Task
-from lca.heads import HeadOptions, TaskHead
-from lca.merging import MergeOptions
+from lca.heads.alignment import AlignmentOptions
+from lca.heads.growing import HeadOptions, TaskHead
+from lca.merging.incremental import MergeOptions
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
+from lca.methods._base import MethodInfo, Setting
 from lca.methods.im import ImOptions, IncrementalMerging
-from lca.training import FineTuning, Inputs
+from lca.training.loop import FineTuning, Inputs
 
 ALIGNMENT: dict[str, Any] = {"preset": "slca", "name": "macil", "epochs": 5, "drift": {"model": "mean_shift"}}
 

@@ -9,16 +9,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.alignment import AlignmentOptions
-from lca.branches import BranchedOptions
 from lca.data.streams import Task
 from lca.files import Part, State
-from lca.heads import GrowingHeads, HeadOptions, TaskHead
+from lca.heads.alignment import AlignmentOptions
+from lca.heads.branches import BranchedOptions
+from lca.heads.growing import GrowingHeads, HeadOptions, TaskHead
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.subspaces import AlignedSubspaces, chosen, mean_answer
-from lca.prototypes import ClassMeans, mean_bytes
-from lca.training import FineTuning
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
+from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.training.loop import FineTuning
 
 ROUNDS = 4
 """How many subspaces an image asks at most, one after the other."""

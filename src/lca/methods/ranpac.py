@@ -16,8 +16,8 @@ from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.first_task import FirstTaskOptions, TunedOnFirstTask
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
 
 _TRAIN_SHARE, _FEWEST, _MOST = 0.8, 5, 10_000
 """Images that choose the ridge: the share that is solved for, and the fewest and the most of a task that are used."""

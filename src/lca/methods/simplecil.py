@@ -10,8 +10,8 @@ from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
 from lca.methods import methods
-from lca.methods.base import Method, MethodInfo, Phase, Setting
-from lca.prototypes import ClassMeans, mean_bytes
+from lca.methods._base import Method, MethodInfo, Phase, Setting
+from lca.statistics.prototypes import ClassMeans, mean_bytes
 
 
 class SimpleCilOptions(MethodOptions):

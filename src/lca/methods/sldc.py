@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from lca.alignment import AlignmentOptions
-from lca.merging import MergeOptions
+from lca.heads.alignment import AlignmentOptions
+from lca.merging.incremental import MergeOptions
 from lca.methods import methods
-from lca.methods.base import MethodInfo
+from lca.methods._base import MethodInfo
 from lca.methods.im import ImOptions, IncrementalMerging
 
 

@@ -7,15 +7,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lca.alignment import AlignmentOptions, softmax_entropy
-from lca.branches import BranchedOptions
 from lca.data.streams import Task
 from lca.files import Part, State
-from lca.heads import HeadOptions, TaskHead
+from lca.heads.alignment import AlignmentOptions, softmax_entropy
+from lca.heads.branches import BranchedOptions
+from lca.heads.growing import HeadOptions, TaskHead
 from lca.methods import methods
-from lca.methods.base import MethodInfo, Setting
-from lca.methods.subspaces import AlignedSubspaces, chosen, mean_answer
-from lca.training import FineTuning
+from lca.methods._base import MethodInfo, Setting
+from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
+from lca.training.loop import FineTuning
 
 
 class TunaOptions(BranchedOptions):

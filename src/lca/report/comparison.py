@@ -10,12 +10,12 @@ from lca.errors import LcaError, nearest
 from lca.evaluation.accuracy import AccuracyRecord, mean_and_deviation
 from lca.evaluation.calibration import wilson_interval
 from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed_intervals
-from lca.evaluation.stored import StoredAnswers, same_test_images
 from lca.methods import methods
 from lca.progress import Progress
-from lca.report.reading import Run
-from lca.report.tables import Row, rows_of
-from lca.robustness.scores import RobustnessScores
+from lca.results.reading import Run
+from lca.results.robustness import RobustnessScores
+from lca.results.stored import StoredAnswers, same_test_images
+from lca.results.tables import Row, rows_of
 
 METRICS = {
     "AA": "average accuracy",

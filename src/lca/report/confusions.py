@@ -12,9 +12,9 @@ from torch import Tensor
 from lca.config import validate_recipe
 from lca.data.images import ImageSet
 from lca.errors import LcaError
-from lca.evaluation.stored import StoredAnswers
 from lca.progress import Progress
-from lca.report.reading import Run
+from lca.results.reading import Run
+from lca.results.stored import StoredAnswers
 
 PAIRS, EXAMPLES, SIDE = 8, 6, 72
 """Confused pairs that are shown, pictures of each, and their longer side in pixels."""

@@ -10,7 +10,7 @@ import yaml
 from lca.config import differences
 from lca.evaluation.calibration import wilson_interval
 from lca.report.comparison import Classifier
-from lca.report.reading import Run
+from lca.results.reading import Run
 
 CLASSES = 5
 """Classes that are shown from either end."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.report.drawing import LINES, MARKERS, PALE, PALETTE, Look, save
-from lca.report.tables import Row
+from lca.results.tables import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

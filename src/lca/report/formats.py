@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from lca.report import comparison, ranking
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.ranking import Overall
-from lca.report.tables import OVERALL, bytes_of, legend, markdown_table, markdown_text, seconds_by_phase, short_names
+from lca.results.tables import OVERALL, bytes_of, legend, markdown_table, markdown_text, seconds_by_phase, short_names
 
 Found = Mapping[str, Sequence[Classifier]]
 """Classifiers by data set."""

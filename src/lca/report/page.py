@@ -17,9 +17,9 @@ from lca.report.facts import classes_of, drift_of, facts_of, in_words, pooled_re
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
-from lca.report.reading import Collection, Run
-from lca.report.tables import bytes_of, legend, seconds_by_phase, short_names
-from lca.robustness.scores import RobustnessScores
+from lca.results.reading import Collection, Run
+from lca.results.robustness import RobustnessScores
+from lca.results.tables import bytes_of, legend, seconds_by_phase, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

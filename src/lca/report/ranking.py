@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from lca.report.comparison import DAMAGE, LOWER_IS_BETTER, Classifier, rivals, same_damage
-from lca.report.tables import across
+from lca.results.tables import across
 
 
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lca.errors import LcaError
 from lca.files import read_json
-from lca.report.reading import FAILED, FINISHED, OPEN, RUNNING, STOPPED, SweepCell, condition, recipe_of, sweep_cells
-from lca.report.tables import short_name, spark
+from lca.results.reading import FAILED, FINISHED, OPEN, RUNNING, STOPPED, SweepCell, condition, recipe_of, sweep_cells
+from lca.results.tables import short_name, spark
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -1,0 +1,1 @@
+"""Damage: corruptions and perturbations, image in, image out."""

@@ -1,0 +1,1 @@
+"""Heads: what turns features into classes, and how they are brought up to date on class statistics."""

@@ -1,0 +1,1 @@
+"""Instruments: what is measured on finished runs and their models."""

@@ -1,0 +1,105 @@
+"""A finished run, diagnosed: one pass over the test images for every model it kept."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.classifier import ContinualClassifier
+from lca.evaluation.overlap import by_task, overlaps
+from lca.evaluation.similarity import similarity
+from lca.files import FORMAT
+from lca.instruments.kept import KeptModels
+from lca.methods._branched import Branched
+from lca.progress import Progress
+from lca.results.measured import Measurement
+
+DIAGNOSIS = Measurement("diagnose", "diagnosis.json", ("tasks", "pairs"))
+AS_TRAINED = "as trained"
+"""The heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
+PAIRS = 10
+"""How many pairs of classes are named: those that overlap most, whichever classifier it is under."""
+
+
+def diagnose_run(
+    run: Path,
+    *,
+    device: str | None = None,
+    weights: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Backbone similarity and class overlap of a run, as JSON.
+
+    The images are all test images of the run, those of classes not learnt yet as well: the set must not change for the
+    similarity. Overlap is about the classes learnt. The first task's model is what the others are compared with.
+    """
+    progress = progress or Progress()
+    kept = KeptModels(run, device, weights, progress)
+    sizes = kept.results["data"]["task_sizes"]
+    all_homes = [task for task, size in enumerate(sizes) for _ in range(size)]
+    first: Tensor | None = None
+    facts: list[dict[str, Any]] = []
+    pairs: list[dict[str, Any]] = []
+    images = 0
+    for task in kept.tasks:
+        model = kept.open(task)
+        test = kept.stream(model).test(len(sizes) - 1)
+        images, labels = len(test), test.labels
+        features = model.features(test, f"task {task + 1}, test")
+        first = features.cpu() if task == 0 else first
+        homes = all_homes[: len(model.classes)]
+        known = (labels < len(model.classes)).to(features.device)
+        found = _overlaps(model, features[known], labels[known.cpu()], task, progress)
+        facts.append(
+            {
+                "task": task + 1,
+                "classes": len(model.classes),
+                "width": features.shape[1],
+                "similarity": None if first is None else similarity(features.cpu(), first),
+                "overlap": {
+                    name: {"best": by_task(best, homes), "as_answered": by_task(answered, homes)}
+                    for name, (best, answered) in found.items()
+                },
+            }
+        )
+        pairs = _closest(found, model.classes)
+    return {
+        "format": FORMAT,
+        "recipe": kept.results["recipe"],
+        "versions": kept.results["versions"],
+        "machine": kept.results["machine"],
+        "images": images,
+        "tasks": facts,
+        "pairs": pairs,
+    }
+
+
+def _overlaps(
+    model: ContinualClassifier, features: Tensor, labels: Tensor, task: int, progress: Progress
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Of every classifier of a model; where heads are aligned, the heads before that come first."""
+    method = model.method
+    names = [AS_TRAINED, *method.branch_set.heads] if isinstance(method, Branched) else method.branches()
+    with torch.no_grad():
+        logits = {name: method.logits(features, name) for name in names}
+    return {
+        name: overlaps(each, labels, progress, f"task {task + 1}, {name}, overlap") for name, each in logits.items()
+    }
+
+
+def _closest(found: Mapping[str, tuple[Tensor, Tensor]], classes: list[str]) -> list[dict[str, Any]]:
+    """The pairs of classes that overlap most under any classifier."""
+    most = torch.stack([best.nan_to_num(-1.0) for best, _ in found.values()]).amax(0).triu(1)
+    order = most.flatten().argsort(descending=True, stable=True)[:PAIRS]
+    places = [divmod(place, len(classes)) for place in order.tolist() if most.flatten()[place] > 0]
+    return [
+        {
+            "classes": [classes[i], classes[j]],
+            "overlap": {
+                name: {"best": float(a[i, j]), "as_answered": float(b[i, j])} for name, (a, b) in found.items()
+            },
+        }
+        for i, j in places
+    ]

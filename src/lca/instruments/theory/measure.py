@@ -1,0 +1,239 @@
+"""The theorems measured on one classifier of one model."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lca.heads.alignment import AlignmentOptions, lca_loss, nearest_mean_mask
+from lca.instruments.theory import bounds
+from lca.instruments.theory.bounds import Draws, Terms
+from lca.instruments.theory.divergence import Distance, Normal, covariance, distance
+from lca.instruments.theory.losses import CLIP, BoundedLoss, bounded_losses
+from lca.progress import Progress
+from lca.randomness import generator
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+
+ADDED = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Variances added in every direction, to show how the distance of the Gaussians moves with them."""
+ROUNDING = 1e-9
+"""A total variation that differs from 1 by less is 1."""
+AT_ONCE = 256
+"""Samples of every class that are drawn at a time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the theorems are measured."""
+
+    samples: int = 4096
+    """Fresh samples of every class."""
+    seed: int = 0
+    delta: float = 0.05
+    """The theorems hold with probability 1 - δ."""
+    clip: float = CLIP
+    """Maximum of the clipped cross-entropy."""
+    added: Sequence[float] = ADDED
+    """Variances that both Gaussians get in every direction on top of the ridge of the run, beside none."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A classifier, after a task: its logits, the Gaussians it was aligned on, and how."""
+
+    task: int
+    logits: Callable[[Tensor], Tensor]
+    memory: GaussianMemory
+    options: AlignmentOptions
+    sizes: list[int]
+    """Classes of every task head."""
+    seed: int
+    """Of the run."""
+    trained_on: str
+    """The type of device that the run drew its samples on."""
+
+    @property
+    def learnt_from_drawn(self) -> bool:
+        """Whether the heads learnt from what is drawn again here: else the samples are only such as theirs. Another
+        type of device draws others."""
+        steps = self.options.kind == "align" and self.options.train_heads != "none" and not self.options.mean_decay
+        same = self.trained_on == self.memory.means().device.type
+        return same and steps and (self.task > 0 or self.options.first_task)
+
+    def drawn(self) -> Tensor:
+        """The samples that the alignment drew, (classes, n, d): randomness is derived, so they can be drawn again."""
+        epochs = self.options.epochs if self.options.redraw else 1
+        device = self.memory.means().device
+        draws = (generator(self.seed, "samples", self.task, epoch, device) for epoch in range(epochs))
+        return torch.cat([self.memory.sample(self.options.samples, each)[0] for each in draws], dim=1)
+
+    def alignment_loss(self, drawn: Tensor) -> float:
+        """The loss that the branch minimises (Eq. 1 and 2, by its options), of all samples as one batch."""
+        rows, labels = _rows(drawn)
+        keep = nearest_mean_mask(rows, labels, self.memory.means()) if self.options.nearest_mean_filter else None
+        return float(lca_loss(self.logits(rows), labels, self.options, self.sizes, keep))
+
+    def evaluate(self, samples: Tensor, losses: Mapping[str, BoundedLoss]) -> dict[str, Draws]:
+        """Losses of samples (classes, n, d), and which of them lie in the cells of the stored means."""
+        rows, labels = _rows(samples)
+        inside = nearest_mean_mask(rows, labels, self.memory.means()).cpu().view(samples.shape[:2])
+        logits = self.logits(rows)
+        return {
+            name: Draws(list(loss.of(logits, labels).cpu().view(samples.shape[:2])), list(inside))
+            for name, loss in losses.items()
+        }
+
+    def fresh(self, memory: GaussianMemory, settings: Settings, what: str, progress: Progress) -> dict[str, Draws]:
+        """Losses of fresh samples of Gaussians."""
+        randomness = generator(settings.seed, what, self.task, device=memory.means().device)
+        sizes = [min(AT_ONCE, settings.samples - start) for start in range(0, settings.samples, AT_ONCE)]
+        losses = bounded_losses(settings.clip)
+        tracked = progress.track(sizes, f"task {self.task + 1}, {self.options.name}, samples of {what}", len(sizes))
+        pieces = [self.evaluate(memory.sample(size, randomness)[0], losses) for size in tracked]
+        return {name: Draws.joined([piece[name] for piece in pieces]) for name in losses}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What no continual learner knows: the features of all training images so far under the current backbone."""
+
+    gaussians: GaussianMemory
+    """P_t."""
+    drift: list[dict[str, Any]]
+    """TV(P_t, P̂_t), first with the ridge of the samples alone, for Theorem 2, then with more variance."""
+
+    @classmethod
+    def about(
+        cls, stored: GaussianMemory, features: Tensor, labels: Tensor, task: int, settings: Settings, progress: Progress
+    ) -> "Truth":
+        """Beside the Gaussians stored after a task, on their device."""
+        true = true_gaussians(features, labels, stored.options).to(stored.means().device)
+        return cls(true, _drift(true, stored, task, settings, progress))
+
+
+@torch.no_grad()
+def measure(
+    subject: Subject,
+    test: tuple[Tensor, Tensor],
+    truth: Truth | None,
+    settings: Settings,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Everything about one classifier, as JSON.
+
+    `test` are features and labels of test images. With the truth about old classes Theorem 2 is evaluated.
+    """
+    losses, memory = bounded_losses(settings.clip), subject.memory
+    samples = subject.drawn()
+    drawn, fresh = subject.evaluate(samples, losses), subject.fresh(memory, settings, "stored Gaussians", progress)
+    found = {name: bounds.terms(drawn[name], fresh[name], loss.maximum) for name, loss in losses.items()}
+    facts: dict[str, Any] = {
+        "task": subject.task + 1,
+        "classes": len(samples),
+        "samples_per_class": samples.shape[1],
+        "heads_learnt_from_samples": subject.learnt_from_drawn,
+        "alignment_loss": subject.alignment_loss(samples),
+        "lambda": subject.options.robustness,
+        "inside_own_cell": float(found["clipped"].inside.mean()),
+        "cells_without_samples": sum(not mask.any() for mask in drawn["clipped"].inside),
+        "losses": {name: _terms_and_measured(terms, settings.delta) for name, terms in found.items()},
+    }
+    for name, loss in losses.items():
+        facts["losses"][name]["test_images"] = _class_mean(loss.of(subject.logits(test[0]), test[1]), test[1])
+    sides = {name: _right_sides_1(terms, settings.delta) for name, terms in found.items()}
+    if truth is not None:
+        facts["drift"] = truth.drift
+        for name, each in subject.fresh(truth.gaussians, settings, "true Gaussians", progress).items():
+            facts["losses"][name]["true_gaussians"] = float(torch.stack(list(each.losses)).mean())
+            sides[name] |= _right_sides_2(sides[name], truth.drift[0]["at_most"], losses[name].maximum)
+    for name, own in sides.items():
+        vacuous = [side for side, bound in own.items() if bounds.is_vacuous(bound, losses[name].maximum)]
+        facts["losses"][name] |= {**own, "vacuous": vacuous}
+    return facts
+
+
+def true_gaussians(features: Tensor, labels: Tensor, stored: CovarianceOptions) -> GaussianMemory:
+    """P_t: a full Gaussian of every class's true features, with the ridge of the stored ones."""
+    memory = GaussianMemory(CovarianceOptions(kind="full", ridge=stored.ridge, unbiased=stored.unbiased))
+    for label in labels.unique().tolist():
+        memory.observe(label, features[labels == label])
+    return memory
+
+
+def _terms_and_measured(found: Terms, delta: float) -> dict[str, float]:
+    weights = found.counts / found.counts.sum()
+    return {
+        "maximum": found.maximum,
+        "drawn": float(weights @ found.drawn),
+        "robustness": float(weights @ found.robustness),
+        "uncertainty": bounds.uncertainty(len(weights), int(found.counts.sum()), delta, found.maximum),
+        "gaussians": float(found.expected.mean()),
+        "gaussians_standard_error": found.error,
+    }
+
+
+def _right_sides_1(found: Terms, delta: float) -> dict[str, float]:
+    """Bounds on the loss under the stored Gaussians."""
+    return {
+        "theorem_1": bounds.theorem_1(found, delta),
+        "corollary_1": bounds.corollary_1(found, delta),
+        "within_cells": bounds.within_cells(found),
+        "without_cells": bounds.without_cells(found),
+    }
+
+
+def _right_sides_2(sides: Mapping[str, float], total_variation: float, maximum: float) -> dict[str, float]:
+    """Bounds on the loss under the true Gaussians."""
+    lowest = min(sides["within_cells"], sides["without_cells"])
+    return {
+        "theorem_2": bounds.theorem_2(sides["theorem_1"], total_variation, maximum),
+        "theorem_2_corrected": bounds.theorem_2_corrected(lowest, total_variation, maximum),
+    }
+
+
+def _drift(
+    true: GaussianMemory, stored: GaussianMemory, task: int, settings: Settings, progress: Progress
+) -> list[dict[str, Any]]:
+    ridge, labels = stored.options.ridge, sorted(stored.classes)
+    now, kept = (
+        [Normal.of(memory.classes[label].mean, covariance(memory, label)).widened(ridge) for label in labels]
+        for memory in (true, stored)
+    )
+    lines = []
+    steps = sorted({0.0, *settings.added})
+    with progress.task(f"task {task + 1}, drift", len(steps) * len(labels)) as advance:
+        for added in steps:
+            randomness = generator(settings.seed, "distance", task, device=stored.means().device)
+            distances = []
+            for one, two in zip(now, kept, strict=True):
+                distances.append(distance(one.widened(added), two.widened(added), settings.samples, randomness))
+                advance(1)
+            lines.append({"ridge": ridge, "added": added, **_mean_distance(distances)})
+    return lines
+
+
+def _mean_distance(distances: Sequence[Distance]) -> dict[str, Any]:
+    """The mean over classes, which is the total variation of features and labels together."""
+    fields = [asdict(each) | {"at_most": each.at_most} for each in distances]
+    means: dict[str, Any] = {name: _mean_or_none([each[name] for each in fields]) for name in fields[0]}
+    means["classes_at_1"] = sum(each.at_most > 1 - ROUNDING for each in distances)
+    return means | {"vacuous": means["at_most"] > 1 - ROUNDING}
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _rows(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples (classes, n, d) as rows, and their labels."""
+    labels = torch.arange(len(samples), device=samples.device)
+    return samples.flatten(0, 1), labels.repeat_interleave(samples.shape[1])
+
+
+def _class_mean(losses: Tensor, labels: Tensor) -> float:
+    """The mean over classes of their mean losses: P weights all classes alike."""
+    return float(torch.stack([losses[labels == label].mean() for label in labels.unique()]).mean())

@@ -1,0 +1,1 @@
+"""Merging: what becomes of the tensors that each task tuned."""

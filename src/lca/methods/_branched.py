@@ -1,0 +1,119 @@
+"""Base of methods with branches: several classifiers on one training, each with statistics and alignment of its own."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from torch import Tensor
+
+from lca.data.streams import Task
+from lca.files import Part, State
+from lca.heads.branches import BranchedOptions, BranchSet
+from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.methods._base import Method, Phase, Setting
+from lca.statistics.prototypes import Centre, mean_bytes
+
+
+class Branched(Method):
+    """A trunk of task heads, trained once, and branches that align copies of them. What the trunk is made of besides,
+    a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk phases."""
+
+    branch_keys = frozenset({"align"})
+    tells_unknown: ClassVar[bool] = True
+    """Whether the branches' statistics tell unknown images from known ones."""
+    options: BranchedOptions
+
+    def __init__(self, setting: Setting, options: BranchedOptions) -> None:
+        super().__init__(setting, options)
+        self.heads = GrowingHeads(setting.extractor.width, self.head_options())
+        self.branch_set = BranchSet(options.align, self.heads, self.tells_unknown)
+        self.centre = Centre()
+        self.tasks = 0
+        self.observed: Part = {}
+        """Labels and features of the task's images, for the statistics."""
+
+    def head_options(self) -> HeadOptions:
+        """What a task's head is."""
+        raise NotImplementedError
+
+    def statistics_of_task(self) -> None:
+        """Bring what was observed into the branches' statistics."""
+        raise NotImplementedError
+
+    def branch_phases(self, task: Task) -> Iterator[Phase]:
+        """What follows the trunk phases of a task."""
+        yield Phase("statistics", lambda _: self.statistics_of_task())
+        for name in self.branch_set.heads:
+            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
+
+    def append_mean(self, mean: Tensor, task: int) -> None:
+        """Add the head of a class that comes alone, made of its mean feature (1, d)."""
+        self.heads.append_from_means(mean, self.setting.generator("head", task), self.centre.beside(mean))
+
+    def new_places(self, labels: list[int]) -> list[int]:
+        """The places within a task of the classes that no head has yet."""
+        learnt = sum(self.heads.sizes)
+        return [place for place, label in enumerate(labels) if label >= learnt]
+
+    def logits(self, features: Tensor, branch: str) -> Tensor:
+        return self.branch_set.logits(features, branch)
+
+    def branches(self) -> list[str]:
+        return [each.name for each in self.options.align]
+
+    def forget(self, label: int) -> None:
+        """What was tuned stays as it is; the heads of the classes that are left are aligned again."""
+        self.heads.forget(label)
+        self.branch_set.forget(label)
+        if sum(self.heads.sizes) > 1:
+            for name in self.branch_set.heads:
+                self._align(name, self.tasks)
+
+    def storage(self, branch: str | None = None) -> dict[str, int]:
+        sizes = super().storage()
+        if branch is None:
+            return sizes
+        own = self.branch_set.parts_of(branch)
+        return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
+
+    def trunk_bytes(self, tasks: int) -> int:
+        """What the trunk stores besides its heads."""
+        raise NotImplementedError
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        branches = self.branch_set.expected_bytes(tasks, classes, images)
+        centre = mean_bytes(1, self.setting.extractor.width)
+        trunk = self.trunk_bytes(tasks) + self.heads.expected_bytes(tasks, classes) + centre
+        return None if branches is None else trunk + branches
+
+    def finish_task(self) -> None:
+        self.observed = {}
+        self.tasks += 1
+
+    def trunk_state(self) -> State:
+        heads, meta = self.heads.state()
+        parts: dict[str, Part] = {"heads": heads, "centre": self.centre.state(), "features": self.observed}
+        return State(parts, {"heads": meta, "tasks": self.tasks})
+
+    def load_trunk_state(self, state: State) -> None:
+        self.heads.load(self.on_device(state.parts["heads"]), state.meta["heads"])
+        self.centre.load(state.parts["centre"], self.setting.extractor.compute.device)
+        self.observed, self.tasks = self.on_device(state.parts["features"]), state.meta["tasks"]
+
+    def state(self) -> State:
+        trunk, branches = self.trunk_state(), self.branch_set.state()
+        return State(trunk.parts | branches.parts, trunk.meta | branches.meta)
+
+    def load_state(self, state: State) -> None:
+        self.load_trunk_state(state)
+        self.branch_set.load_state(state, self.setting.extractor.compute.device)
+
+    def _align(self, name: str, task: int) -> dict[str, float]:
+        setting = self.setting
+        return self.branch_set.align(
+            name,
+            task,
+            first=self.tasks == 0,
+            seed=setting.seed,
+            device=setting.extractor.compute.device,
+            progress=setting.progress,
+        )

@@ -1,0 +1,69 @@
+"""Base of methods that tune the backbone on their first task and learn every class on top of it, frozen."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lca.config import MethodOptions
+from lca.data.streams import Task
+from lca.files import State
+from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.methods._base import Method, Phase, Setting
+from lca.training.loop import FineTuning
+
+
+class FirstTaskOptions(MethodOptions):
+    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    """The head the first task is tuned with; it is dropped afterwards."""
+
+
+class TunedOnFirstTask(Method):
+    """Base of methods that tune the backbone on their first task and keep it so. A first task of one class has nothing
+    to be told apart: then the backbone stays as it was pre-trained, for good."""
+
+    options: FirstTaskOptions
+    defaults: ClassVar = {"tuning": {"name": "adapter"}, "training": {"epochs": 20, "batch_size": 48, "final_lr": 0.0}}
+
+    def __init__(self, setting: Setting, options: FirstTaskOptions) -> None:
+        super().__init__(setting, options)
+        self.tuned = setting.extractor.tensors()
+        self.training = FineTuning(setting)
+        self.tasks = 0
+
+    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+        heads = GrowingHeads(self.setting.extractor.width, self.options.head)
+        if self.tasks == 0 and len(task.classes) > 1 and self.tuned:
+            epochs = self.setting.training.epochs
+            yield Phase("finetune", lambda epoch: self.training.epoch(task, epoch, heads), epochs)
+            yield Phase("freeze", lambda _: self._freeze(task, heads))
+        yield Phase("learn classes", lambda _: self.learn_classes(task, torch.tensor(labels)[task.train.labels]))
+
+    def learn_classes(self, task: Task, labels: Tensor) -> None:
+        """Learn the classes of a task on the frozen backbone; `labels` are those of its images."""
+        raise NotImplementedError
+
+    def feature_parts(self) -> list[str]:
+        return ["tuned"]
+
+    def embed(self, views: Tensor, part: str) -> Tensor:
+        extractor = self.setting.extractor
+        features: Tensor = extractor.pretrained(views) if part == "pretrained" else extractor(views)
+        return features
+
+    def finish_task(self) -> None:
+        self.tasks += 1
+
+    def state(self) -> State:
+        return State({"tuned": self.tuned, "training": self.training.state()}, {"tasks": self.tasks})
+
+    def load_state(self, state: State) -> None:
+        self.setting.extractor.load(state.parts["tuned"])
+        self.tuned = self.setting.extractor.tensors()
+        self.training.load(state.parts["training"])
+        self.tasks = state.meta["tasks"]
+
+    def _freeze(self, task: Task, heads: GrowingHeads) -> None:
+        self.training.finish(task, heads, list(range(len(task.classes))))
+        self.tuned = self.setting.extractor.tensors()

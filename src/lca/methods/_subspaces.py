@@ -1,0 +1,159 @@
+"""Bases of methods that keep the tuned tensors of every task, as subspaces that never change again."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lca.config import MethodOptions
+from lca.data.streams import Task
+from lca.files import Part, State
+from lca.heads.growing import GrowingHeads
+from lca.methods._base import Method, Phase, Setting
+from lca.methods._branched import Branched
+from lca.training.loop import FineTuning
+
+PRETRAINED = "pretrained"
+
+
+def mean_answer(one: Tensor, two: Tensor) -> Tensor:
+    """The mean of two softmaxes of logits (n, classes), as logits: its logarithm."""
+    return torch.stack([one.log_softmax(1), two.log_softmax(1)]).logsumexp(0) - math.log(2)
+
+
+def chosen(parts: Tensor, numbers: Tensor) -> Tensor:
+    """Of answers (n, parts, classes) those of the part that `numbers` (n, 1) says for each image: (n, classes)."""
+    return parts.gather(1, numbers[:, :, None].expand(-1, -1, parts.shape[2]))[:, 0]
+
+
+class Subspaces(Method):
+    """A task of several classes gets a subspace: a copy of what was tuned on it. Its new classes are at home there.
+
+    A task of one class has nothing to train: the class is at home in the newest subspace. If there is none yet, the
+    pre-trained features become the first subspace, and stay one. The same goes for a tuner without tensors. A class
+    that returns stays where it is at home.
+    """
+
+    def __init__(self, setting: Setting, options: MethodOptions) -> None:
+        super().__init__(setting, options)
+        self.initial = setting.extractor.tensors()
+        self.training = FineTuning(setting)
+        self.subspaces: dict[str, Part] = {}
+        self.homes: list[int] = []
+        """Of every class: the number of its subspace."""
+
+    def start(self) -> Part:
+        """Where the tuning of a task starts."""
+        return self.initial
+
+    def finetune(self, task: Task, epoch: int, heads: GrowingHeads) -> dict[str, float]:
+        if epoch == 0:
+            self.setting.extractor.load(self.start())
+        return self.training.epoch(task, epoch, heads)
+
+    def tunes(self, task: Task) -> bool:
+        """Whether a task gets a subspace of its own."""
+        return len(task.classes) > 1 and bool(self.initial)
+
+    def tuned(self) -> list[Part]:
+        """The subspaces that were tuned, oldest first."""
+        return [part for name, part in self.subspaces.items() if name != PRETRAINED]
+
+    def settle(self, task: Task, labels: list[int]) -> None:
+        """Freeze what was tuned on a task as a new subspace, if there is anything; its new classes find a home."""
+        if self.tunes(task):
+            name = f"subspace {len(self.tuned())}"
+            self.subspaces = {**self.subspaces, name: self.setting.extractor.tensors()}
+        elif not self.subspaces:
+            self.subspaces = {PRETRAINED: {}}
+        new = max(labels) + 1 - len(self.homes)
+        self.homes = self.homes + [len(self.subspaces) - 1] * new
+
+    def feature_parts(self) -> list[str]:
+        return list(self.subspaces)
+
+    def embed(self, views: Tensor, part: str) -> Tensor:
+        extractor = self.setting.extractor
+        return (
+            extractor.pretrained(views) if part == PRETRAINED else extractor.forward_with(self.subspaces[part], views)
+        )
+
+    def by_part(self, features: Tensor) -> Tensor:
+        """Features (n, parts x d), as they lie side by side: (n, parts, d)."""
+        return features.unflatten(1, (-1, self.setting.extractor.width))
+
+    def forget(self, label: int) -> None:
+        self.homes = self.homes[:label] + self.homes[label + 1 :]
+
+    def state(self) -> State:
+        meta = {"subspaces": list(self.subspaces), "homes": list(self.homes)}
+        return State({**self.subspaces, "training": self.training.state()}, meta)
+
+    def load_state(self, state: State) -> None:
+        self.subspaces = {name: self.on_device(state.parts[name]) for name in state.meta["subspaces"]}
+        self.homes = list(state.meta["homes"])
+        self.training.load(self.on_device(state.parts["training"]))
+
+
+class AlignedSubspaces(Branched, Subspaces):
+    """Subspaces with a head per task over all of them, and branches that align the heads.
+
+    The class statistics are those of a class's images in its own subspace. They never move: it does not matter what a
+    branch says of drift, nor of statistics before or after a merge. A class that comes alone gets its mean feature as
+    its head row.
+    """
+
+    tells_unknown = False
+
+    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+        if len(task.classes) > 1:
+            epochs = self.setting.training.epochs
+            yield Phase("finetune", lambda epoch: self.finetune(task, epoch, self.heads), epochs, trunk=True)
+        yield Phase("freeze", lambda _: self.freeze(task, labels), trunk=True)
+        yield from self.branch_phases(task)
+
+    def freeze(self, task: Task, labels: list[int]) -> None:
+        """End the training of a task: its subspace, its head, and the features of its images."""
+        new = self.new_places(labels)
+        if len(task.classes) > 1:
+            self.training.finish(task, self.heads, new)
+        self.settle(task, labels)
+        self.observed = {"labels": torch.tensor(labels)[task.train.labels]}
+        self.observed["features"] = self._at_home(task, self.observed["labels"])
+        if len(task.classes) == 1 and new:
+            self.append_mean(self.observed["features"].mean(0, keepdim=True), task.index)
+        self.centre.add(self.observed["features"])
+
+    def answers(self, features: Tensor, branch: str) -> Tensor:
+        """The logits of the heads in every part of the features: (n, parts, classes)."""
+        parts = self.by_part(features)
+        return self.branch_set.logits(parts.flatten(0, 1), branch).unflatten(0, (-1, parts.shape[1]))
+
+    def forget(self, label: int) -> None:
+        Subspaces.forget(self, label)
+        super().forget(label)
+
+    def trunk_bytes(self, tasks: int) -> int:
+        return tasks * self.tuned_bytes()
+
+    def trunk_state(self) -> State:
+        own, state = Subspaces.state(self), super().trunk_state()
+        return State(own.parts | state.parts, own.meta | state.meta)
+
+    def load_trunk_state(self, state: State) -> None:
+        Subspaces.load_state(self, state)
+        super().load_trunk_state(state)
+
+    def _at_home(self, task: Task, labels: Tensor) -> Tensor:
+        """Features (n, d) of the task's images, each in the subspace of its class."""
+        homes, parts, found = torch.tensor(self.homes)[labels], list(self.subspaces), {}
+        for home in homes.unique().tolist():
+            rows = torch.nonzero(homes == home)[:, 0]
+            found[home] = self.features(task.train.subset(rows), f"task {task.index + 1}, features", [parts[home]])
+        order = torch.cat([torch.nonzero(homes == home)[:, 0] for home in found]).argsort()
+        return torch.cat(list(found.values()))[order.to(self.setting.extractor.compute.device)]
+
+    def statistics_of_task(self) -> None:
+        features = self.observed["features"]
+        self.branch_set.observe(self.observed["labels"], features, features, features)

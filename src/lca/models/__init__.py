@@ -1,0 +1,1 @@
+"""Models outside: export and the hub."""

@@ -1,0 +1,326 @@
+"""Export: the whole answer of a model as one graph that runs without lca, and LoRA as a peft adapter.
+
+The graph takes `images`, float (n, 3, size, size), RGB in [0, 1]; scaling to what the backbone wants happens inside. It
+gives `probabilities` (calibrated), `logits` and, where the method keeps class statistics, `distance`: how far the image
+lies from the nearest class, as `Prediction.distance`. `docs/shipping.md` shows how to prepare an image.
+"""
+
+import copy
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lca.classifier import UNKNOWN_AT, ContinualClassifier
+from lca.data.views import Preprocessing
+from lca.device import versions
+from lca.errors import LcaError
+from lca.features import FeatureExtractor
+from lca.files import new_folder, read_json, save_tensors, write_json
+from lca.methods._base import Method
+from lca.methods._prompted import Prompted
+from lca.statistics.distances import FARTHEST, KnownDistances
+from lca.statistics.gaussians import GaussianMemory
+from lca.tuning.insertion import remove_insertions
+from lca.tuning.lora import LoraOptions, write_peft
+from lca.tuning.peft_library import PeftOptions, make_config
+
+OPSET = 18
+ONNX_LIMIT = 2**31
+"""Bytes that one ONNX file holds at most."""
+FORMAT = "lca export 1"
+"""Marks the JSON beside an exported file, and so the file, as one that may be written again."""
+
+
+class NearestClass(nn.Module):
+    """Features to the distance from the nearest class, in per cent of the known images: `KnownDistances.percentiles` of
+    the least `GaussianMemory.mahalanobis`, in float32 and with operations that every runtime has.
+
+    With x and the means whitened and centred, |x - c|² = |x|² - 2 x·c + |c|². The distribution function is a sum over
+    its pieces, each of which rises from 0 to its height between two known distances.
+    """
+
+    whitening: Tensor
+    centre: Tensor
+    classes: Tensor
+    points: Tensor
+    widths: Tensor
+    rises: Tensor
+
+    def __init__(self, memory: GaussianMemory, known: KnownDistances) -> None:
+        super().__init__()
+        table = known.table()
+        assert table is not None
+        points, heights, self.steepness = table
+        means = memory.means().double().cpu()
+        root = memory.root().cpu()
+        centre = means.mean(0)
+        buffers = {
+            "whitening": torch.linalg.inv(root).T,
+            "centre": centre,
+            "classes": torch.linalg.solve_triangular(root, (means - centre).T, upper=False).T,
+            "points": points[:-1],
+            "widths": points.diff().clamp(min=1e-30),
+            "rises": heights.diff(),
+        }
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor.float().contiguous())
+        self.farthest, self.beyond = float(points[-1]), float(1 - heights[-1])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(n, width) -> (n,)."""
+        whitened = (features - self.centre) @ self.whitening
+        squared = whitened.square().sum(1, keepdim=True) - 2 * whitened @ self.classes.T + self.classes.square().sum(1)
+        nearest = squared.amin(1).clamp(min=0)
+        inside = ((nearest[:, None] - self.points) / self.widths).clamp(0, 1) @ self.rises
+        tail = self.beyond * (self.farthest / nearest.clamp(min=self.farthest)) ** self.steepness
+        return (100 * torch.where(nearest > self.farthest, 1 - tail, inside)).clamp(max=FARTHEST)
+
+
+class Deployed(nn.Module):
+    """Images in, answers out: all of a model that prediction needs."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, extractor: FeatureExtractor, method: Method, branch: str, temperature: float, scaling: Preprocessing
+    ) -> None:
+        super().__init__()
+        self.extractor, self.temperature = extractor, temperature
+        self._method, self.branch = method, branch
+        self.register_buffer("mean", torch.tensor(scaling.mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(scaling.std)[:, None, None])
+        statistics = method.statistics(branch)
+        if statistics is not None and statistics[1].table() is None:  # one image a class: nothing to compare with
+            statistics = None
+        self.nearest = None if statistics is None else NearestClass(*statistics)
+        self.requires_grad_(False).eval()
+        with torch.no_grad():
+            self(torch.zeros(1, 3, scaling.size, scaling.size))  # what is computed on first use is no part of the graph
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what `forward` gives, in order."""
+        return ["probabilities", "logits", *["distance"] * (self.nearest is not None)]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(n, 3, size, size) in [0, 1] -> probabilities and logits (n, classes), and distance (n,) if there is one."""
+        views = (images - self.mean) / self.std
+        features = torch.cat([self._method.embed(views, part) for part in self._method.feature_parts()], dim=1)
+        logits = self._method.logits(features, self.branch)
+        answer = (logits / self.temperature).softmax(1), logits
+        return answer if self.nearest is None else (*answer, self.nearest(features))
+
+
+def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
+    """The model as one module on the CPU, in float32 and with its tuning folded; the model itself is not touched."""
+    if not model.classes:
+        raise LcaError("this classifier has not learnt any class yet, so there is nothing to export; call learn first")
+    branch = branch or model.branch
+    if branch not in model.method.branches():
+        raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
+    twin = _twin(model)
+    if twin.method.feature_parts() == [""]:  # others may need the transformer without its tuning as well
+        twin.extractor.tuner.fold()
+    temperature = model.temperatures.get(branch, 1.0)
+    return Deployed(twin.extractor, twin.method, branch, temperature, model.backbone.preprocessing)
+
+
+def export_onnx(
+    model: ContinualClassifier, path: str | Path, *, branch: str | None = None, overwrite: bool = False
+) -> Path:
+    """Write the model as one ONNX file for batches of any size, and its JSON beside it; returns the JSON's path."""
+    path = _target(path, ".onnx", overwrite)
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise LcaError(f'ONNX needs other packages ({error}): pip install "lca[onnx]"') from error
+    module = deployed(model, branch)
+    about = _about(model, module)
+    if (size := sum(tensor.nbytes for tensor in module.state_dict().values())) >= ONNX_LIMIT:
+        raise LcaError(f"the weights take {size / 1e9:.1f} GB, and one ONNX file holds 2; export with --torch instead")
+    with _quietly():
+        program = torch.onnx.export(
+            module,
+            (_example(module),),
+            dynamo=True,
+            dynamic_shapes=_ANY_BATCH,
+            opset_version=OPSET,
+            input_names=["images"],
+            output_names=module.outputs,
+            verbose=False,
+        )
+    assert program is not None
+    program.model.producer_name, program.model.producer_version = "lca", about["versions"]["lca"]
+    program.model.metadata_props.update({key: json.dumps(each, ensure_ascii=False) for key, each in about.items()})
+    return _write(path, lambda file: program.save(str(file), external_data=False), about)
+
+
+def export_torch(
+    model: ContinualClassifier, path: str | Path, *, branch: str | None = None, overwrite: bool = False
+) -> Path:
+    """Write the model with torch.export, for batches of any size, and its JSON beside it (also inside, as
+    `lca.json`); returns the JSON's path."""
+    path = _target(path, ".pt2", overwrite)
+    module = deployed(model, branch)
+    about = _about(model, module)
+    with _quietly():
+        program = torch.export.export(module, (_example(module),), dynamic_shapes=_ANY_BATCH)
+    inside = {"lca.json": json.dumps(about, ensure_ascii=False)}
+    return _write(path, lambda file: torch.export.save(program, file, extra_files=inside), about)
+
+
+def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the tuning as an adapter folder that the peft library loads onto the same timm transformer.
+
+    It gives the backbone's tuned features; heads, class statistics and the feature norm are no part of an adapter.
+    """
+    options, folder = model.recipe.tuning, Path(folder)
+    if not isinstance(options, LoraOptions | PeftOptions):
+        raise LcaError(
+            f"the tuning is {options.name!r}, which the peft library does not know; it can take over lora and "
+            "peft:NAME. --onnx and --torch export every model"
+        )
+    if model.method.feature_parts() != [""]:
+        raise LcaError(
+            f"method {model.recipe.method.name!r} makes its features of several passes, which one adapter cannot give; "
+            "--onnx and --torch export every model"
+        )
+    ours = _is_ours(folder / "lca.json")
+    if folder.exists() and not (overwrite or ours) and (not folder.is_dir() or any(folder.iterdir())):
+        raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
+    about = _about(model) | {"not_included": ["heads", "class statistics", "temperature"]}
+    if model.extractor.norm is not None:
+        about["not_included"] += ["feature norm"]
+    if not folder.exists():
+        with new_folder(folder) as beside:
+            _write_adapter(beside, model.extractor, options)
+            write_json(beside / "lca.json", about)
+    else:
+        _write_adapter(folder, model.extractor, options)
+        write_json(folder / "lca.json", about)
+    return folder / "lca.json"
+
+
+def _twin(model: ContinualClassifier) -> ContinualClassifier:
+    """An independent copy on the CPU in float32, made of the model's state."""
+    extractor = copy.deepcopy(model.extractor)
+    if isinstance(model.method, Prompted):
+        remove_insertions(extractor.vit)
+    extractor.tuner.detach()
+    recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
+    twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
+    twin.load_state(model.state())
+    return twin
+
+
+def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:
+    """What the user of an exported file needs to know."""
+    scaling = model.backbone.preprocessing
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "classes": model.classes,
+        "backbone": {
+            "name": model.backbone.name,
+            "sha256": model.backbone.fingerprint,
+            "licence": model.backbone.licence,
+        },
+        "tuning": model.recipe.tuning.name,
+        "method": model.recipe.method.name,
+        "versions": versions(),
+    }
+    if module is None:
+        return about
+    return about | {
+        "input": {
+            "name": "images",
+            "shape": ["n", 3, scaling.size, scaling.size],
+            "type": "float32, RGB, between 0 and 1; the mean and standard deviation are applied inside",
+            "size": scaling.size,
+            "working_size": model.working_size,
+            "centre_crop": model.view.centre_crop,
+            "interpolation": scaling.interpolation,
+        },
+        "outputs": module.outputs,
+        "unknown_at": UNKNOWN_AT if module.nearest is not None else None,
+        "temperature": module.temperature,
+        "branch": module.branch,
+    }
+
+
+def _example(module: Deployed) -> Tensor:
+    size = module.extractor.preprocessing.size
+    return torch.full((2, 3, size, size), 0.5)
+
+
+_ANY_BATCH = {"images": {0: torch.export.Dim("n")}}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporters' warnings, which are for those who write them."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+def _target(path: str | Path, suffix: str, overwrite: bool) -> Path:
+    """The path to write, if it may be: it is new, an earlier export, or to be overwritten."""
+    path = Path(path)
+    if path.suffix != suffix:
+        raise LcaError(f"the file must be named *{suffix}, came {path}")
+    if path.is_dir():
+        raise LcaError(f"{path} is a folder; expected the name of a file")
+    there = [each for each in (path, _sidecar(path)) if each.exists()]
+    if there and not overwrite and not _is_ours(_sidecar(path)):
+        raise LcaError(f"{there[0]} exists and was not made by lca export; choose another name, or use --force")
+    return path
+
+
+def _is_ours(sidecar: Path) -> bool:
+    try:
+        content = read_json(sidecar)
+    except (LcaError, OSError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def _write(path: Path, write: Callable[[Path], None], about: dict[str, Any]) -> Path:
+    """Write a file beside and rename it, then its JSON."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
+            file = Path(beside) / path.name
+            write(file)
+            file.replace(path)
+    except OSError as error:
+        raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
+    write_json(_sidecar(path), about)
+    return _sidecar(path)
+
+
+def _write_adapter(folder: Path, extractor: FeatureExtractor, options: LoraOptions | PeftOptions) -> None:
+    if isinstance(options, LoraOptions):
+        write_peft(folder, extractor.tuner.tensors(), options)
+        return
+    from peft import get_peft_model_state_dict
+
+    config = make_config(options)
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    tensors = get_peft_model_state_dict(extractor.vit)
+    renamed = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
+    save_tensors(folder / "adapter_model.safetensors", renamed)

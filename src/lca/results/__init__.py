@@ -1,0 +1,1 @@
+"""Results: what runs left behind, read and written in one place."""

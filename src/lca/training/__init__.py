@@ -1,0 +1,1 @@
+"""Training: the one loop that fine-tunes a task."""

@@ -1,0 +1,306 @@
+"""Push and pull through the real client, against a small hub that keeps its repositories in a folder."""
+
+import base64
+import hashlib
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import torch
+
+import tiny
+from lca import ContinualClassifier, LcaError
+from lca.files import read_manifest
+from lca.models.hub import pull, push
+from lca.progress import Progress
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The endpoints that the client calls. A repository is a folder with a folder per commit and a file `main`."""
+
+    root = None
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self._body()
+        words = unquote(urlsplit(self.path).path).strip("/").split("/")
+        if words == ["api", "validate-yaml"]:
+            self._json({"errors": [], "warnings": []})
+        elif self.headers.get("Authorization") != "Bearer right":
+            self._fail(401, "", "Invalid username or password.")
+        elif words == ["api", "repos", "create"]:
+            asked = json.loads(body)
+            repo = f"{asked['organization'] or 'anna'}/{asked['name']}"
+            if repo.startswith("bob/"):
+                self._fail(403, "", "You may not write here")
+                return
+            known = (self.root / repo).exists()
+            if not known:
+                self._commit(repo, {".gitattributes": b"* text"}, asked.get("visibility"))
+            self._json({"url": f"http://{self.headers['Host']}/{repo}"}, 409 if known else 200)
+        elif words[-2] == "preupload":
+            files = json.loads(body)["files"]
+            answer = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in files]
+            self._json({"files": answer})
+        elif words[-2] == "commit":
+            repo = "/".join(words[2:4])
+            files = self._files(repo, "main")
+            for line in body.splitlines():
+                entry = json.loads(line)
+                if entry["key"] == "file":
+                    files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                elif entry["key"] == "deletedFile":
+                    del files[entry["value"]["path"]]
+            oid = self._commit(repo, files)
+            self._json({"commitUrl": f"http://{self.headers['Host']}/{repo}/commit/{oid}", "commitOid": oid})
+
+    def do_GET(self):
+        words = unquote(urlsplit(self.path).path).strip("/").split("/")
+        api = words[:2] == ["api", "models"]
+        repo = "/".join(words[2:4] if api else words[:2])
+        if not (self.root / repo).is_dir():
+            self._fail(404, "RepoNotFound", "Repository not found")
+            return
+        words = words[4:] if api else words[2:]
+        oid = self._oid(repo, words[1] if len(words) > 1 else "main")
+        if oid is None:
+            self._fail(404, "RevisionNotFound", "Invalid rev id")
+            return
+        files = self._files(repo, oid)
+        if not api:
+            content = files[words[2]]
+            etag = hashlib.sha1(content).hexdigest()
+            self._send(content, {"ETag": f'"{etag}"', "X-Repo-Commit": oid})
+        elif words and words[0] == "tree":
+            rows = [{"type": "file", "path": name, "size": len(each), "oid": "0"} for name, each in files.items()]
+            self._json(rows)
+        else:
+            self._json({"id": repo, "sha": oid, "siblings": [{"rfilename": name} for name in files]})
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+    def _body(self):
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _oid(self, repo, revision):
+        revision = (self.root / repo / "main").read_text() if revision == "main" else revision
+        return revision if (self.root / repo / revision).is_dir() else None
+
+    def _files(self, repo, revision):
+        folder = self.root / repo / self._oid(repo, revision)
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+    def _commit(self, repo, files, visibility=None):
+        oid = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        folder = self.root / repo / oid
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        (self.root / repo / "main").write_text(oid)
+        if visibility is not None:
+            (self.root / repo / "visibility").write_text(visibility)
+        return oid
+
+    def _json(self, content, status=200):
+        self._send(json.dumps(content).encode(), {"Content-Type": "application/json"}, status)
+
+    def _fail(self, status, code, message):
+        self._send(b"{}", {"X-Error-Code": code, "X-Error-Message": message}, status)
+
+    def _send(self, content, headers, status=200):
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Where the hub is; its repositories lie in tmp_path / hub."""
+    monkeypatch.setenv("HF_TOKEN", "right")
+    monkeypatch.setattr(Hub, "root", tmp_path / "hub")
+    Hub.root.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = tiny.classifier(tiny.recipe(training={"epochs": 1}, method={"align": [{"preset": "best", **tiny.QUICK}]}))
+    model.learn(tiny.task(0, {"0": 6, "1": 6}))
+    return model
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def head(tmp_path, repo="anna/digits"):
+    return tmp_path / "hub" / repo / (tmp_path / "hub" / repo / "main").read_text()
+
+
+def test_what_is_pushed_is_pulled(hub, folder, tmp_path, model):
+    url = push(folder, "anna/digits", message="First", endpoint=hub)
+    assert url.startswith(f"{hub}/anna/digits/commit/")
+    (tmp_path / "theirs").mkdir()  # an empty folder is as good as none
+    pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    assert content(tmp_path / "theirs") == content(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine", "theirs"]
+    with tiny.tiny_backbone():
+        loaded = ContinualClassifier.load(tmp_path / "theirs")
+    images = tiny.images({"0": 3, "1": 3}).pixels
+    assert torch.equal(loaded.probabilities(loaded.features(images)), model.probabilities(model.features(images)))
+
+
+def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, model):
+    own = set(content(folder))
+    (folder / ".lock").touch()
+    (folder / "notes.txt").write_text("mine")
+    (folder / f"old-{'0' * 16}.safetensors").write_text("stale")
+    push(folder, "digits", endpoint=hub)
+    assert set(content(head(tmp_path))) == {*own, ".gitattributes"}
+    first = head(tmp_path).name
+    assert (tmp_path / "hub" / "anna" / "digits" / "visibility").read_text() == "private"
+
+    again = ContinualClassifier(model.recipe, model.view, backbone=tiny.load_tiny_backbone())
+    again.load_state(model.state())
+    again.learn(tiny.task(1, {"2": 6, "3": 6}))
+    again.save(folder)
+    push(folder, "anna/digits", endpoint=hub)
+    assert {path.name for path in read_manifest(folder)[0].values()} | {
+        "README.md",
+        "state.json",
+        ".gitattributes",
+    } == (set(content(head(tmp_path))))
+    pull("anna/digits", tmp_path / "old", revision=first, endpoint=hub)
+    assert read_manifest(tmp_path / "old")[1]["classes"] == ["0", "1"]
+    with pytest.raises(LcaError, match="holds a model already"):
+        pull("anna/digits", tmp_path / "old", endpoint=hub)
+    (tmp_path / "old" / "notes.txt").write_text("mine")
+    pull("anna/digits", tmp_path / "old", overwrite=True, endpoint=hub)
+    assert read_manifest(tmp_path / "old")[1]["classes"] == ["0", "1", "2", "3"]
+    files = {path.name for path in read_manifest(tmp_path / "old")[0].values()}
+    assert set(content(tmp_path / "old")) == {*files, "state.json", "README.md", "notes.txt", ".lock"}
+
+
+def test_a_damaged_download_leaves_nothing(hub, folder, tmp_path):
+    push(folder, "anna/digits", endpoint=hub)
+    part = next(path for path in head(tmp_path).iterdir() if path.name.startswith("heads"))
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    with pytest.raises(LcaError, match=r"anna/digits was changed or damaged: heads.* does not match the hash"):
+        pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    part.unlink()
+    with pytest.raises(LcaError, match="anna/digits is not whole: there is no file heads"):
+        pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    before = content(folder)
+    with pytest.raises(LcaError, match="anna/digits is not whole: there is no file heads"):
+        pull("anna/digits", folder, overwrite=True, endpoint=hub)
+    assert {**before, ".lock": b""} == content(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine"]
+
+
+@pytest.mark.parametrize("name", ["../other-0123456789abcdef.safetensors", "/etc/passwd", "notes.txt"])
+def test_a_manifest_cannot_name_files_elsewhere(hub, folder, tmp_path, name):
+    push(folder, "anna/digits", endpoint=hub)
+    state = json.loads((head(tmp_path) / "state.json").read_text())
+    state["parts"]["heads"] = name
+    (head(tmp_path) / "state.json").write_text(json.dumps(state))
+    with pytest.raises(LcaError, match=r"no part of a model.* damaged"):
+        pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_mistakes_are_one_line_with_the_remedy(hub, folder, tmp_path, monkeypatch):
+    def message(action, *arguments, **options):
+        with pytest.raises(LcaError) as caught:
+            action(*arguments, endpoint=hub, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "is no model: there is no state.json" in message(push, tmp_path, "anna/digits")
+    assert "there is no repository anna/other" in message(pull, "anna/other", tmp_path / "a")
+    assert "expected NAME or OWNER/NAME" in message(pull, "anna/other/more", tmp_path / "a")
+    assert "hf auth login" in message(push, folder, "anna/digits", token="wrong")
+    assert "refuses access to bob/digits (403)" in message(push, folder, "bob/digits")
+    push(folder, "anna/digits", endpoint=hub)
+    assert "no revision 'v2'" in message(pull, "anna/digits", tmp_path / "a", revision="v2")
+    (head(tmp_path) / "state.json").unlink()
+    assert "holds no model of lca" in message(pull, "anna/digits", tmp_path / "a")
+    assert "exists and is no model" in message(pull, "anna/digits", tmp_path / "hub")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_STORED_TOKENS_PATH", str(tmp_path / "none"))
+    assert "who you are: log in" in message(push, folder, "anna/digits")
+    assert not (tmp_path / "a").exists()
+
+
+def test_without_a_network(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "right")
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(LcaError, match="the hub cannot be reached"):
+            push(folder, "anna/digits", endpoint=endpoint)
+        with pytest.raises(LcaError, match="the hub cannot be reached"):
+            pull("anna/digits", tmp_path / "theirs", endpoint=endpoint)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+
+
+def test_a_network_that_goes_away_leaves_nothing(hub, folder, tmp_path, monkeypatch):
+    push(folder, "anna/digits", endpoint=hub)
+    send = Hub._send
+
+    def cut(self, body, headers, status=200):
+        if "heads" in self.path and self.command == "GET":
+            self.close_connection = True
+            self.connection.close()
+        else:
+            send(self, body, headers, status)
+
+    monkeypatch.setattr(Hub, "_send", cut)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(LcaError, match="the hub cannot be reached"):
+        pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine"]
+
+
+def test_weights_that_stay_behind_are_mentioned(hub, folder):
+    class Lines(Progress):
+        def __init__(self):
+            self.lines = []
+
+        def line(self, text):
+            self.lines.append(text)
+
+    heard = Lines()
+    push(folder, "anna/digits", endpoint=hub, progress=heard)
+    assert not [line for line in heard.lines if "CHECK" in line]
+    state = json.loads((folder / "state.json").read_text())
+    state["meta"]["recipe"]["backbone"]["weights"] = "vit.safetensors"
+    (folder / "state.json").write_text(json.dumps(state))
+    push(folder, "anna/digits", endpoint=hub, progress=heard)
+    assert [line for line in heard.lines if "vit.safetensors" in line and "bundle" in line]

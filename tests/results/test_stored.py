@@ -1,0 +1,237 @@
+"""Stored answers: every metric of two small tasks by hand, of random ones by other code, and reading run folders."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score
+
+from lca.errors import LcaError
+from lca.files import load_tensors, save_tensors, write_json
+from lca.results.stored import StoredAnswers, read_run
+
+# Tasks {cat, dog} and {owl, fox, elk}; 2, 3, 1, 2 and 1 test images.
+CLASSES, SIZES = ("cat", "dog", "owl", "fox", "elk"), [2, 3]
+LABELS = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 4])
+AFTER = [
+    {
+        "b/prediction": torch.tensor([0, 1, 1, 1, 0]).int(),
+        "b/confidence": torch.tensor([0.75, 0.75, 0.75, 1.0, 1.0]),
+        "b/prediction within task": torch.tensor([0, 1, 1, 1, 0]).int(),
+        "b/unknown": torch.tensor([1.0, 2.0, 1.0, 2.0, 5.0]),
+        "b/strangers": torch.tensor([9.0, 5.0, 3.0, 0.0]),
+        "next task": torch.tensor([0, 1, 1, 0]).int(),
+        "next task, pretrained": torch.tensor([0, 0, 1, 0]).int(),
+        "other/prediction": torch.zeros(5).int(),
+    },
+    {
+        "b/prediction": torch.tensor([0, 3, 1, 3, 3, 0, 3, 3, 2]).int(),
+        "b/confidence": torch.tensor([0.5] * 8 + [0.9]),
+        "b/prediction within task": torch.tensor([0, 0, 1, 1, 0, 2, 3, 3, 2]).int(),
+        "b/unknown": torch.ones(9),
+        "other/prediction": torch.zeros(9).int(),
+    },
+]
+
+
+def answers(branch="b", after=AFTER):
+    return StoredAnswers.of_branch(branch, CLASSES, SIZES, LABELS, after)
+
+
+def without(name):
+    return [{key: each for key, each in part.items() if not key.endswith(name)} for part in AFTER]
+
+
+def test_all_of_it_by_hand():
+    record = answers().record()
+    assert record.correct == [[1, 2], [1, 1, 0, 2, 0]]
+    assert record.total == [2, 3, 1, 2, 1]
+    metrics = answers().metrics()
+    assert metrics["last_accuracy"]["sample_weighted"] == pytest.approx(100 * 4 / 9)
+    known = metrics["task_known"]
+    assert known["after_each_task"]["sample_weighted"] == pytest.approx([60, 100 * 7 / 9])
+    assert known["matrix"] == [[60.0], [80.0, 75.0]]
+    # after task 1: in the bin of 75 % two of three are right, in that of 100 % one of two
+    first = 100 * (3 / 5 * abs(2 / 3 - 0.75) + 2 / 5 * abs(1 / 2 - 1))
+    last = 100 * (8 / 9 * abs(4 / 8 - 0.5) + 1 / 9 * 0.9)
+    assert metrics["calibration"]["after_each_task"] == pytest.approx([first, last], abs=1e-5)
+    assert metrics["calibration"]["error"] == metrics["calibration"]["after_each_task"][-1]
+    filled = [each for each in metrics["calibration"]["reliability"] if each["images"]]
+    assert [(each["images"], each["accuracy"]) for each in filled] == [(8, 50.0), (1, 0.0)]
+    # strangers 9, 5, 3, 0 against known 1, 2, 1, 2, 5: won 5 + 4 + 4 + 0 of 20, one pair equal
+    assert metrics["unknown_detection"]["auroc"] == pytest.approx(100 * 13.5 / 20)
+    assert metrics["unknown_detection"]["fpr95_known_positive"] == 75
+    assert metrics["unknown_detection"]["fpr95_stranger_positive"] == 100
+    assert metrics["unknown_detection"]["after_each_task"]["auroc"] == [metrics["unknown_detection"]["auroc"]]
+    # owl, fox, fox, elk are 0, 1, 1, 2 of the second task
+    assert metrics["forward_transfer"] == {"mean": 25.0, "reached": [75.0], "pretrained": [50.0]}
+    assert metrics["most_confused"] == [["dog", "fox", 2], ["cat", "fox", 1], ["owl", "cat", 1], ["elk", "owl", 1]]
+    assert answers().confusion()[1].tolist() == [0, 1, 0, 2, 0]
+    assert [each.tolist() for each in answers().outcomes().right] == [
+        [True, False, True, True, False],
+        [True, False, True, False, False, False, True, True, False],
+    ]
+    assert answers().outcomes().record() == record
+
+
+@pytest.mark.parametrize("sizes", [[4], [1, 1], [1, 1, 1, 1, 1], [3, 1, 4], [2, 5, 2, 3]])
+def test_other_code_agrees_on_random_answers(sizes):
+    """Image by image with NumPy and scikit-learn, without counts; one class has no test images."""
+    draw, tasks = np.random.default_rng(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+    images = draw.integers(1, 9, len(tasks))
+    if sizes[-1] > 1:
+        images[-1] = 0
+    labels, after = np.repeat(np.arange(len(tasks)), images), []
+    for task in range(len(sizes)):
+        scores = (
+            draw.random(((tasks[labels] <= task).sum(), len(tasks)))
+            + np.eye(len(tasks))[labels[tasks[labels] <= task]] / 2
+        )
+        scores[:, tasks > task] = -1
+        own = np.where(tasks[labels[tasks[labels] <= task]][:, None] == tasks, scores, -1)
+        after.append(
+            {"prediction": scores.argmax(1), "prediction within task": own.argmax(1), "confidence": scores.max(1)}
+        )
+    stored = [{name: torch.from_numpy(each) for name, each in part.items()} for part in after]
+    names = tuple(map(str, range(len(tasks))))
+    found = StoredAnswers(names, sizes, torch.from_numpy(labels), stored).metrics()
+    for what, metrics in (("prediction", found), ("prediction within task", found["task_known"])):
+        matrix, weighted = np.full((len(sizes), len(sizes)), np.nan), []
+        for task, part in enumerate(after):
+            seen = labels[tasks[labels] <= task]
+            weighted.append(100 * accuracy_score(seen, part[what]))
+            for earlier in range(task + 1):
+                inside = tasks[seen] == earlier
+                matrix[task, earlier] = 100 * accuracy_score(seen[inside], part[what][inside])
+        assert [each for row in metrics["matrix"] for each in row] == pytest.approx(matrix[~np.isnan(matrix)])
+        assert metrics["average_accuracy"]["sample_weighted"] == pytest.approx(np.mean(weighted))
+        assert metrics["average_accuracy"]["task_mean"] == pytest.approx(np.nanmean(matrix, 1).mean())
+        assert metrics["last_accuracy"]["sample_weighted"] == pytest.approx(weighted[-1])
+        assert metrics["last_accuracy"]["task_mean"] == pytest.approx(matrix[-1].mean())
+        assert metrics["learning_accuracy"] == pytest.approx(matrix.diagonal().mean())
+        if len(sizes) == 1:
+            assert metrics["forgetting"] is metrics["backward_transfer"] is None
+            continue
+        assert metrics["forgetting"] == pytest.approx((np.nanmax(matrix, 0) - matrix[-1])[:-1].mean())
+        assert metrics["backward_transfer"] == pytest.approx((matrix[-1] - matrix.diagonal())[:-1].mean())
+
+
+def test_detection_is_averaged_over_the_tasks():
+    three = StoredAnswers(
+        ("a", "b", "c"),
+        [1, 1, 1],
+        torch.tensor([0, 1, 2]),
+        [
+            {"unknown": torch.tensor([1.0]), "strangers": torch.tensor([2.0, 3.0])},
+            {"unknown": torch.tensor([1.0, 4.0]), "strangers": torch.tensor([3.0])},
+            {},
+        ],
+    )
+    found = three.unknown_detection()
+    assert found["after_each_task"]["auroc"] == [100, 50]
+    assert found["auroc"] == 75
+    assert found["fpr95_known_positive"] == (0 + 100) / 2
+
+
+def test_a_next_task_of_one_class_says_nothing():
+    part = {"next task": torch.zeros(1).int(), "next task, pretrained": torch.zeros(1).int()}
+    one = StoredAnswers(("a", "b"), [1, 1], torch.tensor([0, 1]), [part, {}])
+    assert one.forward_transfer() == {"mean": None, "reached": [None], "pretrained": [None]}
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("within task", "task_known"),
+        ("strangers", "unknown_detection"),
+        ("next task", "forward_transfer"),
+        ("pretrained", "forward_transfer"),
+    ],
+)
+def test_what_was_not_stored_is_not_made_up(name, metric):
+    metrics, all_of_it = answers(after=without(name)).metrics(), answers().metrics()
+    assert metrics.pop(metric) is None
+    assert all_of_it.pop(metric) is not None
+    assert metrics == all_of_it
+
+
+def test_a_single_task_has_no_strangers_and_no_next_task():
+    alone = StoredAnswers.of_branch("b", CLASSES[:2], [2], LABELS[:5], AFTER[:1])
+    assert alone.unknown_detection() is None
+    assert alone.forward_transfer() is None
+
+
+def write_run(folder):
+    folder.mkdir()
+    data = {"class_order": list(CLASSES), "task_sizes": SIZES}
+    write_json(folder / "results.json", {"format": 1, "data": data, "branches": {"b": {}}})
+    tensors = {f"{task}/{name}": each for task, part in enumerate(AFTER) for name, each in part.items()}
+    save_tensors(folder / "predictions.safetensors", {"labels": LABELS.int(), **tensors})
+
+
+def test_a_run_folder_is_read(tmp_path):
+    write_run(tmp_path / "run")
+    results, found = read_run(tmp_path / "run")
+    assert results["data"]["task_sizes"] == SIZES
+    assert list(found) == ["b"]
+    assert found["b"].metrics() == answers().metrics()
+    assert read_run(tmp_path / "run" / "results.json")[1]["b"].metrics() == answers().metrics()
+
+
+def test_what_is_no_finished_run_is_said(tmp_path):
+    with pytest.raises(LcaError, match="does not exist"):
+        read_run(tmp_path / "nothing")
+    with pytest.raises(LcaError, match="is no run folder"):
+        read_run(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("")
+    with pytest.raises(LcaError, match="not finished yet"):
+        read_run(tmp_path)
+    write_json(tmp_path / "pack.json", {})
+    with pytest.raises(LcaError, match="is a sweep"):
+        read_run(tmp_path)
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "predictions.safetensors").unlink()
+    with pytest.raises(LcaError, match="has no predictions"):
+        read_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "results.json", {"clean": 3})
+    (tmp_path / "run" / "predictions.safetensors").touch()
+    with pytest.raises(LcaError, match="has format None"):
+        read_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "results.json", {"format": 99})
+    (tmp_path / "run" / "predictions.safetensors").write_bytes(b"")
+    with pytest.raises(LcaError, match="has format 99"):
+        read_run(tmp_path / "run")
+
+
+DATA = {"class_order": list(CLASSES), "task_sizes": SIZES}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        {"format": 1},
+        {"format": 1, "data": [], "branches": {"b": {}}},
+        {"format": 1, "data": {"class_order": list(CLASSES)}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"class_order": 5}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"task_sizes": ["2", "3"]}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA | {"task_sizes": [2, 2]}, "branches": {"b": {}}},
+        {"format": 1, "data": DATA, "branches": None},
+        {"format": 1, "data": DATA, "branches": {"lost": {}}},
+    ],
+)
+def test_damaged_results_are_refused(tmp_path, results):
+    write_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "results.json", results)
+    with pytest.raises(LcaError, match=r"results\.json"):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["labels", "1/b/prediction"])
+def test_predictions_that_do_not_fit_the_results_are_refused(tmp_path, name):
+    write_run(tmp_path / "run")
+    path = tmp_path / "run" / "predictions.safetensors"
+    tensors = load_tensors(path)
+    for damaged in ({name: tensors[name][1:]}, {name: tensors[name].new_full(tensors[name].shape, 5)}, {}):
+        save_tensors(path, {key: each for key, each in tensors.items() if key != name} | damaged)
+        with pytest.raises(LcaError, match=r"predictions\.safetensors"):
+            read_run(tmp_path / "run")

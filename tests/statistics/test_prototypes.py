@@ -1,0 +1,44 @@
+"""Class means, in one lesson or several."""
+
+import torch
+from torch.nn import functional
+
+from lca.statistics.prototypes import ClassMeans
+
+FEATURES = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0, 2, 1, 1])
+
+
+def expected():
+    return torch.stack([FEATURES[label == LABELS].mean(0) for label in range(3)])
+
+
+def test_means_in_one_lesson_and_in_several():
+    once, often = ClassMeans(), ClassMeans()
+    once.observe(LABELS, FEATURES)
+    for start, end in ((0, 2), (2, 3), (3, 12)):
+        often.observe(LABELS[start:end], FEATURES[start:end])
+    for means in (once, often):
+        torch.testing.assert_close(means.means, expected())
+        assert means.counts.tolist() == [4, 5, 3]
+
+
+def test_cosines():
+    means = ClassMeans()
+    means.observe(LABELS, FEATURES)
+    by_hand = functional.cosine_similarity(FEATURES[:, None], expected()[None], dim=2)
+    torch.testing.assert_close(means.cosines(FEATURES), by_hand)
+
+
+def test_forgetting_and_state():
+    means = ClassMeans()
+    assert means.state() == {}
+    means.observe(LABELS, FEATURES)
+    means.forget(1)
+    torch.testing.assert_close(means.means, expected()[[0, 2]])
+    loaded = ClassMeans()
+    loaded.load(means.state(), torch.device("cpu"))
+    assert torch.equal(loaded.cosines(FEATURES), means.cosines(FEATURES))
+    loaded.load({}, torch.device("cpu"))
+    loaded.observe(LABELS, FEATURES)
+    torch.testing.assert_close(loaded.means, expected())
