@@ -2,9 +2,10 @@
 
 Both sides see the same features, the same batches and the same number of steps. A `step` row is the loss of one batch
 and its gradient; an `alignment` row is the whole of `lca.heads.alignment.align` (on a GPU with its captured steps)
-beside the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum the
-alignments of a whole run, from the second task on: the first one's heads need none. Ours is measured; of the loop the
-set-up, the batches of an epoch and a few steps are measured apart for every task, and scaled to as many as ours takes.
+beside the same thing with the loop and torch.optim.SGD; drawing the features is part of both. The `all tasks` rows sum
+the alignments of a whole run, from the second task on: the first one's heads need none. Ours is measured; of the loop
+the set-up, the batches of an epoch and a few steps are measured apart for every task, and scaled to as many as ours
+takes.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from torch.nn import functional
 
 from lca.heads.alignment import AlignmentOptions, _batches, align, lca_loss
 from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.optimisation import cosine
 from lca.randomness import generator
-from lca.schedules import cosine
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, time_both
 

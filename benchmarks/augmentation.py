@@ -15,9 +15,8 @@ from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pillow
 
-from lca.config import AugmentOptions
 from lca.data.images import Pixels
-from lca.data.views import Preprocessing, draw_crops, evaluation_view, training_view
+from lca.data.views import AugmentOptions, Preprocessing, draw_crops, evaluation_view, training_view
 from lca.randomness import generator
 from measuring import Agreement, Comparison, Numbers, Settings, Size, time_both
 

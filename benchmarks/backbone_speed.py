@@ -14,15 +14,15 @@ import torch
 from timm.models import VisionTransformer
 
 from lca.backbones import Backbone
-from lca.config import AugmentOptions, TrainingOptions
 from lca.data.images import ImageSet
 from lca.data.streams import Task
-from lca.data.views import Preprocessing
+from lca.data.views import AugmentOptions, Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor, extract
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.progress import Progress
 from lca.training.loop import FineTuning
+from lca.training.options import TrainingOptions
 from lca.training.setting import Setting
 from lca.tuning.lora import LoraOptions
 from measuring import Agreement, Comparison, Cost, Numbers, Settings, Size, clock_of, synthetic, transformer

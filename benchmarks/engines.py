@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from lca.backbones import load_backbone
-from lca.config import Recipe
 from lca.device import Compute
 from lca.features import FeatureExtractor
 from lca.ranks import _Several
+from lca.recipe import Recipe
 
 
 class Model(nn.Module):

@@ -16,11 +16,11 @@ import torch
 from alignment_loss import Sizes as AlignmentSizes
 from alignment_loss import draws_of, heads_and_memory, options_of
 from backbone_speed import Case, build, training_cost
-from lca.config import validate_recipe
 from lca.device import Compute, versions
 from lca.files import nbytes, read_json, write_json
 from lca.heads.alignment import align
 from lca.progress import LineProgress
+from lca.recipe import validate_recipe
 from lca.report.figures import growth_curve
 from lca.runs.experiment import run
 from measuring import Settings, clock_of, synthetic, threads_beside

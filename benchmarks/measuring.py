@@ -19,8 +19,8 @@ import torch
 from timm.models import VisionTransformer
 
 from lca.backbones import untrained
-from lca.config import DataOptions
 from lca.data.images import ImageSet
+from lca.data.options import DataOptions
 from lca.data.sources import load_source
 from lca.progress import Progress
 

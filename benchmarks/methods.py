@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from lca.config import Recipe, merge_mappings, validate_recipe
 from lca.files import read_json, write_json
 from lca.methods import methods
-from lca.recipe_files import read_recipe, recipe_names
-from lca.results.tables import markdown_table
+from lca.recipe import Recipe, merge_mappings, read_recipe, validate_recipe
+from lca.recipe_files import recipe_names
 from lca.runs.experiment import run
+from lca.text import markdown_table
 
 
 def names() -> list[str]:

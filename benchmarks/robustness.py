@@ -13,17 +13,18 @@ from typing import Any
 import torch
 
 from lca.classifier import ContinualClassifier
-from lca.config import DataOptions, validate_recipe
 from lca.damage import corruptions, perturbations
 from lca.damage.corruptions import corrupt
 from lca.damage.perturbations import perturb
+from lca.data.options import DataOptions
 from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.device import versions
 from lca.files import read_json, write_json
 from lca.instruments.robustness import prepared, robustness
 from lca.progress import LineProgress, Progress
-from lca.results.tables import markdown_table
+from lca.recipe import validate_recipe
+from lca.text import markdown_table
 
 CLASSES = 100
 WHOLE = 10_000

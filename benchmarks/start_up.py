@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from lca.classifier import ContinualClassifier
-from lca.config import validate_recipe
+from lca.recipe import validate_recipe
 from measuring import Agreement, Comparison, Settings, Work, time_in_turn
 
 SUBJECT = "start-up"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lca.errors import LcaError
-from lca.results.tables import markdown_table
+from lca.text import markdown_table
 from measuring import duration
 from start_up import OVER
 

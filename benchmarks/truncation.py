@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from lca.classifier import ContinualClassifier
-from lca.config import validate_recipe
 from lca.data.sources import load_source
 from lca.device import versions
 from lca.evaluation.accuracy import mean_and_deviation
@@ -32,9 +31,10 @@ from lca.heads.branches import branch
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.progress import LineProgress, Progress
 from lca.randomness import generator
+from lca.recipe import validate_recipe
 from lca.report.drawing import MARKERS, PALE, PALETTE, save
-from lca.results.tables import markdown_table
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+from lca.text import markdown_table
 
 SEEDS = (1993, 1994, 1995)
 CLASSIFIERS = ("lda", "best", "lca")

@@ -17,17 +17,17 @@ from typing import Any
 import torch
 
 from lca.classifier import ContinualClassifier
-from lca.config import Recipe, ViewOptions
 from lca.data.sources import load_source, read_card
 from lca.data.streams import Stream
+from lca.data.views import ViewOptions
 from lca.device import versions
 from lca.evaluation.accuracy import mean_and_deviation
 from lca.evaluation.calibration import calibration_error
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
-from lca.recipe_files import load_recipe
-from lca.results.tables import markdown_table
+from lca.recipe import Recipe, load_recipe
 from lca.runs.experiment import run
+from lca.text import markdown_table
 
 SEEDS = (1993, 1994, 1995)
 DEIT, EMBEDDED = "deit_tiny_patch16_224.fb_in1k", "vit_pico_patch8_64"

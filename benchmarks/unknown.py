@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.classifier import ContinualClassifier
-from lca.config import validate_recipe
 from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.device import versions
@@ -26,8 +25,9 @@ from lca.evaluation.detection import accepted_strangers, auroc, detection
 from lca.features import extract
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
-from lca.results.tables import markdown_table
+from lca.recipe import validate_recipe
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+from lca.text import markdown_table
 
 SEED = 1996
 SETS = {

@@ -15,8 +15,8 @@ import torch
 
 from alignment_loss import ALL_EPOCHS, heads_and_memory, options_of, scaled_loop
 from alignment_loss import Sizes as AlignmentSizes
-from lca.config import validate_recipe
 from lca.files import save_tensors
+from lca.recipe import validate_recipe
 from lca.runs.experiment import run
 from measuring import Comparison, Cost, Numbers, Settings, Size, transformer
 from plain_ways import PLAIN, PUBLISHED, measure

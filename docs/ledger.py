@@ -19,7 +19,8 @@ from lca.files import read_json
 from lca.methods import methods
 from lca.report.comparison import LOWER_IS_BETTER, METRICS, Classifier, choose, classifiers, student_interval, why_none
 from lca.results.reading import collect
-from lca.results.tables import bytes_of, markdown_table
+from lca.results.tables import bytes_of
+from lca.text import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADINGS = ["claim", "printed", "published logs", "ours, at mini scale", "verdict", "command"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lca.report.comparison import Classifier, classifiers
 from lca.results.reading import collect
-from lca.results.tables import markdown_table, short_name
+from lca.results.tables import short_name
+from lca.text import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 Method = dict[str, Classifier]

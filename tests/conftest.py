@@ -10,12 +10,13 @@ import torch
 from hypothesis import settings
 from timm.models import VisionTransformer
 
+from hubs import hub  # noqa: F401  # a fixture
 from lca.backbones import Backbone
-from lca.config import TuningOptions
 from lca.data.images import ImageSet
 from lca.data.streams import Task
 from lca.features import FeatureExtractor
 from lca.methods._base import Setting
+from lca.tuning.base import TuningOptions
 from parts import (
     build_backbone,
     build_extractor,

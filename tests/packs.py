@@ -2,9 +2,9 @@
 
 import json
 
-from lca.config import Recipe
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.files import FORMAT
+from lca.recipe import Recipe
 
 
 def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im", source="digits", **more):
@@ -74,3 +74,24 @@ def packed(path, *cells):
     ]
     path.write_text(json.dumps({"format": FORMAT, "cells": entries}), encoding="utf-8")
     return path
+
+
+def results(curves, seconds=None, stored=2_000_000, source="digits", evaluate="test"):
+    """The part of a results file that a table reads; `curves` maps branches to accuracies after each task."""
+    return {
+        "recipe": {"data": {"evaluate": evaluate}},
+        "data": {"source": source},
+        "branches": {
+            branch: {
+                "metrics": {
+                    "average_accuracy": {"sample_weighted": sum(curve) / len(curve), "task_mean": curve[0]},
+                    "last_accuracy": {"sample_weighted": curve[-1], "task_mean": 0.0},
+                    "forgetting": None if len(curve) == 1 else curve[0] - curve[-1],
+                    "after_each_task": {"sample_weighted": curve, "task_mean": curve},
+                }
+            }
+            for branch, curve in curves.items()
+        },
+        "seconds": seconds or {"finetune": 3.0, "evaluate": 1.0},
+        "storage_bytes": {"heads": stored // 2, "tuned": stored // 2},
+    }

@@ -7,15 +7,16 @@ import torch
 from timm.models import VisionTransformer
 
 from lca.backbones import Backbone
-from lca.config import AugmentOptions, TrainingOptions, TuningOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
-from lca.data.views import Preprocessing
+from lca.data.views import AugmentOptions, Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor
 from lca.progress import Progress
+from lca.training.options import TrainingOptions
 from lca.training.setting import Setting
 from lca.tuning import tuners
+from lca.tuning.base import TuningOptions
 
 SMALL_TUNING: dict[str, dict[str, Any]] = {
     "lora": {"rank": 4, "alpha": 8.0},

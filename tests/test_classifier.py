@@ -16,12 +16,12 @@ from scipy.stats import binomtest
 
 import lca.classifier
 from lca import ContinualClassifier, LcaError
-from lca.backbones import EMBEDDED, load_backbone
+from lca.backbones import EMBEDDED, BackboneOptions, load_backbone
 from lca.classifier import HELD_OUT
-from lca.config import BackboneOptions, validate_recipe
 from lca.data.decoding import decode
 from lca.data.images import Pixels
 from lca.files import load_state, load_tensors, read_manifest, tensor_bytes
+from lca.recipe import validate_recipe
 
 FAST = {
     "training": {"epochs": 1, "batch_size": 8, "lr": 0.01},

@@ -1,19 +1,14 @@
 import pytest
 import yaml
 
-from lca.config import (
-    DataOptions,
-    Recipe,
-    ViewOptions,
-    differences,
-    merge_mappings,
-    validate,
-    validate_recipe,
-)
+from lca.data.options import DataOptions
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.methods import methods
 from lca.methods.im import ImOptions
-from lca.recipe_files import load_recipe, parse_override, read_recipe
+from lca.options import validate
+from lca.recipe import Recipe, differences, load_recipe, merge_mappings, read_recipe, validate_recipe
+from lca.recipe_files import parse_override
 from lca.tuning import tuners
 from lca.tuning.lora import LoraOptions
 

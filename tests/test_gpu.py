@@ -20,7 +20,6 @@ import lca.device
 import lca.training.loop
 import tiny
 from lca.backbones import Backbone
-from lca.config import Recipe, merge_mappings, validate_recipe
 from lca.data.images import packed
 from lca.data.views import Preprocessing
 from lca.device import Compute
@@ -29,6 +28,7 @@ from lca.heads.alignment import AlignmentOptions, align
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.randomness import generator
+from lca.recipe import Recipe, merge_mappings, validate_recipe
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from lca.files import read_json, write_json
-from lca.recipe_files import read_recipe
+from lca.recipe import read_recipe
 from lca.runs.sweep import expand
 from packs import damage, made, packed
 

@@ -9,7 +9,8 @@ import pytest
 
 import tiny
 from lca.files import read_json
-from lca.recipe_files import read_recipe, recipe_names
+from lca.recipe import read_recipe
+from lca.recipe_files import recipe_names
 from lca.runs.experiment import run
 from lca.runs.sweep import Cell, expand, known_cells
 

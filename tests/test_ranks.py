@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 import lca.training.loop
 import tiny
 from lca.cli import app
-from lca.config import Recipe
 from lca.errors import LcaError
 from lca.files import load_state, load_tensors, read_json
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
 from lca.ranks import Ranks, joined
+from lca.recipe import Recipe
 from lca.runs.budget import BudgetSpent
 from lca.training.loop import FineTuning
 from tiny import Kill

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from lca.errors import LcaError
-from lca.recipe_files import load_recipe, read_recipe, recipe_names
+from lca.recipe import load_recipe, read_recipe
+from lca.recipe_files import recipe_names
 from lca.runs.sweep import expand
 
 

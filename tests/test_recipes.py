@@ -7,7 +7,8 @@ import pytest
 
 from lca.files import read_json
 from lca.methods import methods
-from lca.recipe_files import load_recipe, read_recipe, recipe_names, recipe_summary
+from lca.recipe import load_recipe, read_recipe
+from lca.recipe_files import recipe_names, recipe_summary
 from lca.runs.sweep import expand
 
 RESULTS = Path(__file__).parents[1] / "results"

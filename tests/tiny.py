@@ -28,17 +28,18 @@ import lca.runs.experiment
 from lca.backbones import Backbone
 from lca.classifier import ContinualClassifier
 from lca.cli import app
-from lca.config import DataOptions, Recipe, ViewOptions, merge_mappings, validate_recipe
 from lca.data.images import ImageSet
+from lca.data.options import DataOptions
 from lca.data.sources import load_source
 from lca.data.streams import Task
-from lca.data.views import Preprocessing
+from lca.data.views import Preprocessing, ViewOptions
 from lca.files import read_json
 from lca.heads.alignment import AlignmentOptions
 from lca.heads.growing import heads
 from lca.merging.incremental import operators
 from lca.methods import methods
 from lca.progress import Progress
+from lca.recipe import Recipe, merge_mappings, validate_recipe
 from lca.runs.budget import Budget
 from lca.statistics.drift import drifts
 from lca.tuning import tuners

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier, Prediction
-    from lca.config import Recipe
     from lca.errors import LcaError
-    from lca.recipe_files import load_recipe
+    from lca.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
 
@@ -18,8 +17,8 @@ _HOMES = {
     "ContinualClassifier": "lca.classifier",
     "LcaError": "lca.errors",
     "Prediction": "lca.classifier",
-    "Recipe": "lca.config",
-    "load_recipe": "lca.recipe_files",
+    "Recipe": "lca.recipe",
+    "load_recipe": "lca.recipe",
 }
 
 __all__ = ["ContinualClassifier", "LcaError", "Prediction", "Recipe", "load_recipe"]

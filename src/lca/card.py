@@ -6,7 +6,7 @@ from typing import Any
 
 from lca.evaluation.calibration import wilson_interval
 from lca.history import Lesson, images_learnt
-from lca.results.tables import markdown_table, markdown_text
+from lca.text import markdown_table, markdown_text
 
 HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable", "seconds")
 

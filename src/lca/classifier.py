@@ -22,13 +22,12 @@ from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
-from lca.config import Recipe, ViewOptions, validate, validate_recipe
 from lca.data.decoding import ImageLike, LeftOut, decode_all, unreadable_images
 from lca.data.folders import ReadingReport, case_variants, labelled_pairs, read_class_folders, read_labelled
 from lca.data.images import ImageSet, Pixels
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
-from lca.data.views import Preprocessing
+from lca.data.views import Preprocessing, ViewOptions
 from lca.device import Compute, versions
 from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
@@ -37,7 +36,9 @@ from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.methods import Phase, methods
+from lca.options import validate
 from lca.progress import Progress
+from lca.recipe import Recipe, validate_recipe
 from lca.training.setting import Given, Setting
 
 Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from lca.backbones import Backbone
 from lca.backbones.patches import project_by_product
-from lca.config import TuningOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.views import channels, evaluation_view, scaled
 from lca.device import CompiledForSizes, Compute
@@ -18,7 +17,7 @@ from lca.progress import Progress
 from lca.randomness import generator
 from lca.ranks import current
 from lca.tuning import tuners
-from lca.tuning.base import overwrite
+from lca.tuning.base import TuningOptions, overwrite
 
 
 class FeatureExtractor(nn.Module):

@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.models import VisionTransformer
 
-from lca.backbones import EMBEDDED, embedded_names, load_backbone, usable_names
-from lca.config import BackboneOptions
+from lca.backbones import EMBEDDED, BackboneOptions, embedded_names, load_backbone, usable_names
 from lca.errors import LcaError
 from lca.files import hash_file
 

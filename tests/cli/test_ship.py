@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_hub import hub  # noqa: F401  # a fixture
 
 import tiny
 from lca import ContinualClassifier
@@ -73,7 +72,7 @@ def test_mistakes_end_with_2_and_change_nothing(lca, folder, words, message):
     assert sorted(folder.iterdir()) == before
 
 
-def test_push_and_pull(lca, folder, hub, monkeypatch, saved):  # noqa: F811
+def test_push_and_pull(lca, folder, hub, monkeypatch, saved):
     monkeypatch.setenv("HF_ENDPOINT", hub)
     code, out, err = lca("push", "digits", "anna/digits", "--public", "-m", "First")
     assert code == 0

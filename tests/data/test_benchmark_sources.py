@@ -9,8 +9,8 @@ from scipy.io import savemat
 from torchvision import datasets as torchvision_sets
 
 import trees
-from lca.config import DataOptions
 from lca.data.benchmarks import BENCHMARKS, Listing, find
+from lca.data.options import DataOptions
 from lca.data.sources import load_source, read_card, sources
 from lca.data.streams import Stream
 from lca.data.verification import _check_tasks, verify

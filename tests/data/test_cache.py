@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lca.config import DataOptions
 from lca.data import cache, decoding, sources
 from lca.data.decoding import read_together
 from lca.data.images import Packed, Pixels
+from lca.data.options import DataOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 

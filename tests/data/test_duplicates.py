@@ -8,9 +8,9 @@ import torch
 from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_images
 
-from lca.config import DataOptions
 from lca.data import duplicates
 from lca.data.images import Pixels
+from lca.data.options import DataOptions
 from lca.data.sources import load_source
 from lca.progress import Progress
 

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from lca.config import DataOptions
 from lca.data.folders import read_class_folders
+from lca.data.options import DataOptions
 from lca.data.sources import load_source, read_card, sources, working_size
 from lca.errors import LcaError
 from lca.progress import LineProgress, Progress

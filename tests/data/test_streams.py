@@ -4,10 +4,11 @@ import unicodedata
 import pytest
 import torch
 
-from lca.config import DataOptions, ViewOptions
 from lca.data.images import ClosedError
+from lca.data.options import DataOptions
 from lca.data.sources import Source
 from lca.data.streams import Stream, class_order, task_sizes
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 
 NAMES = tuple("abcdef")

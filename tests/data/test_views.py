@@ -7,10 +7,17 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, RandomResizedCrop, Resize
 from torchvision.transforms.functional import center_crop
 
-from lca.config import AugmentOptions
 from lca.data.decoding import decode
 from lca.data.images import Pixels
-from lca.data.views import Preprocessing, draw_crops, evaluation_crop, evaluation_view, resize_crops, training_view
+from lca.data.views import (
+    AugmentOptions,
+    Preprocessing,
+    draw_crops,
+    evaluation_crop,
+    evaluation_view,
+    resize_crops,
+    training_view,
+)
 from lca.errors import LcaError
 
 PLAIN = Preprocessing(16, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bilinear")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from lca.evaluation.transfer import ForwardTransfer, nearest_mean
+from lca.evaluation.transfer import ForwardTransfer
+from lca.statistics.prototypes import nearest_mean
 
 
 def test_the_mean_by_hand():

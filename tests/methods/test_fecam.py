@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import tiny
-from lca.config import validate_recipe
 from lca.errors import LcaError
 from lca.methods import fecam
 from lca.methods.fecam import FLOOR
+from lca.recipe import validate_recipe
 
 FIRST, SECOND = {"3": 12, "7": 11, "1": 12}, {"0": 10, "4": 3}
 TEST = dict.fromkeys("37104", 5)

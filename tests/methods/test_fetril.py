@@ -10,8 +10,8 @@ import tiny
 from lca.data.streams import Task
 from lca.files import load_state, save_state
 from lca.methods.fetril import TranslatedFeatures
+from lca.optimisation import cosine
 from lca.randomness import generator
-from lca.schedules import cosine
 
 QUICK = {"samples": 16, "epochs": 3}
 TASKS = ({"3": 6, "7": 5}, {"1": 4}, {"4": 6, "8": 3})

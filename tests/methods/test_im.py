@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lca.config import AugmentOptions, TrainingOptions
+from lca.data.views import AugmentOptions
 from lca.features import extract
 from lca.files import State, load_state, save_state
 from lca.heads.alignment import AlignmentOptions
@@ -13,6 +13,7 @@ from lca.methods.im import ImOptions, IncrementalMerging
 from lca.progress import Progress
 from lca.statistics.drift import DriftOptions, drifts
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+from lca.training.options import TrainingOptions
 from lca.tuning.lora import LoraOptions
 
 ALIGN = {"name": "a", "samples": 24, "epochs": 2, "per_class": 6, "batch_size": 16, "lr": 0.05}

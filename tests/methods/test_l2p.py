@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import tiny
 from lca.classifier import ContinualClassifier
-from lca.config import ViewOptions
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.methods.l2p import L2p, L2pOptions
 from lca.models import export as shipping

@@ -9,8 +9,8 @@ import tiny
 from lca.data.streams import Task
 from lca.data.views import evaluation_view
 from lca.files import load_state, save_state
+from lca.optimisation import cosine
 from lca.randomness import generator
-from lca.schedules import cosine
 
 TASKS = ({"3": 6, "7": 5, "1": 4}, {"9": 5}, {"4": 6, "8": 3})
 TEST = dict.fromkeys("371948", 4)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lca.config import TrainingOptions
 from lca.data.streams import Task
 from lca.features import extract
 from lca.files import load_state, save_state
@@ -15,6 +14,7 @@ from lca.methods.im import ImOptions, IncrementalMerging
 from lca.methods.macil import Macil, MacilOptions, whitening
 from lca.progress import Progress
 from lca.statistics.drift import DriftOptions, drifts
+from lca.training.options import TrainingOptions
 
 ALIGN = {"preset": "slca", "name": "macil", "samples": 16, "epochs": 2, "batch_size": 16}
 MOVING = {**ALIGN, "drift": {"model": "mean_shift"}}

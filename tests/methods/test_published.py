@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
-from lca.recipe_files import load_recipe
+from lca.recipe import load_recipe
 
 COSINE = {"aper": (20, 0.01), "ease": (20, 0.025), "mos": (20, 0.003), "tuna": (15, 0.01)}
 """Epochs, and the learning rate of the head."""

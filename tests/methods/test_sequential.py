@@ -3,10 +3,10 @@
 import torch
 
 import tiny
-from lca.config import TrainingOptions
 from lca.heads.alignment import align
 from lca.randomness import generator
-from lca.recipe_files import load_recipe
+from lca.recipe import load_recipe
+from lca.training.options import TrainingOptions
 
 TASKS = ({"3": 6, "7": 5}, {"1": 6, "0": 4}, {"2": 6, "9": 6})
 

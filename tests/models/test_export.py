@@ -16,11 +16,11 @@ from sklearn.datasets import load_sample_images
 
 import tiny
 from lca import ContinualClassifier, LcaError
-from lca.config import ViewOptions, validate_recipe
 from lca.data.decoding import decode
 from lca.data.images import Pixels
-from lca.data.views import evaluation_view
+from lca.data.views import ViewOptions, evaluation_view
 from lca.models import export as shipping
+from lca.recipe import validate_recipe
 from lca.statistics.distances import KEPT
 from parts import VITS, build_backbone, build_task
 

@@ -1,6 +1,5 @@
 import pytest
 from PIL import Image
-from test_tables import results
 
 from lca.report.drawing import PALETTE, Look, file_name, save, signature, titled
 from lca.report.figures import (
@@ -16,6 +15,7 @@ from lca.report.figures import (
 )
 from lca.report.radars import radar
 from lca.results.tables import rows_of
+from packs import results
 
 
 def colours(path):

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from lca.cli import app
 from lca.cli.runs import _show
-from lca.config import merge_mappings
 from lca.errors import LcaError
+from lca.recipe import merge_mappings
 from lca.report.comparison import classifiers
 from lca.report.page import Report
 from lca.results.reading import collect

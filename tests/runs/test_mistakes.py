@@ -5,8 +5,9 @@ import pytest
 from PIL import Image
 
 import tiny
-from lca.config import DataOptions, ViewOptions
+from lca.data.options import DataOptions
 from lca.data.sources import load_source
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.runs.budget import Budget, BudgetSpent

@@ -5,15 +5,15 @@ import torch
 from torch.nn import functional
 
 import tiny
-from lca.config import AugmentOptions, TrainingOptions
-from lca.data.views import draw_crops, training_view
+from lca.data.views import AugmentOptions, draw_crops, training_view
 from lca.errors import LcaError
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
+from lca.optimisation import cosine
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.schedules import cosine
 from lca.training.loop import FineTuning
+from lca.training.options import TrainingOptions
 from lca.training.setting import Given, Setting
 
 AUGMENT = AugmentOptions(crop_scale=(0.5, 1.0))

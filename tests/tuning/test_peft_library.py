@@ -4,9 +4,8 @@ import peft
 import pytest
 import torch
 
-from lca.config import merge_mappings, validate_recipe
 from lca.errors import LcaError
-from lca.recipe_files import load_recipe
+from lca.recipe import load_recipe, merge_mappings, validate_recipe
 from lca.tuning import tuners
 from lca.tuning.lora import Lora, LoraOptions
 from lca.tuning.peft_library import PeftOptions, PeftTuning

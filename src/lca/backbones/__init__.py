@@ -7,7 +7,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timm
 import torch
@@ -15,12 +15,23 @@ import yaml
 from timm.models import VisionTransformer
 from torch import Tensor
 
-from lca.config import BackboneOptions
 from lca.data.views import Preprocessing
 from lca.errors import LcaError, nearest
 from lca.files import Part, hash_file, hash_json, load_tensors
+from lca.options import Options
 
 EMBEDDED = Path(__file__).parent / "embedded"
+
+
+class BackboneOptions(Options):
+    """Which vision transformer, which weights, which input scaling."""
+
+    name: str = "vit_pico_patch8_64"
+    """A full timm tag (`vit_base_patch16_224.augreg_in21k_ft_in1k`) or an embedded model."""
+    weights: Path | None = None
+    """A safetensors file with the weights (`$NAME` is expanded); by default timm's download, or the embedded ones."""
+    preprocessing: Literal["card", "raw"] = "card"
+    """`card`: the mean and standard deviation of the weights' card. `raw`: [0, 1], as the published runs did."""
 
 
 @dataclass(frozen=True)

@@ -92,12 +92,12 @@ def _stored(method: str, backbone: str, images: int) -> str:
     import torch
 
     from lca.backbones import Backbone
-    from lca.config import AugmentOptions, validate_recipe
-    from lca.data.views import Preprocessing
+    from lca.data.views import AugmentOptions, Preprocessing
     from lca.device import Compute
     from lca.features import FeatureExtractor
     from lca.methods import methods
     from lca.progress import Progress
+    from lca.recipe import validate_recipe
     from lca.training.setting import Setting
 
     recipe, nothing, unit = validate_recipe({"method": method}), torch.device("meta"), (1.0, 1.0, 1.0)

@@ -168,7 +168,7 @@ def _over_seeds(
 
 def _check_seeds(recipes: Sequence[Mapping[str, Any]]) -> None:
     """Runs are averaged only if nothing but their seed tells them apart."""
-    from lca.config import differences
+    from lca.recipe import differences
 
     alike = [{key: value for key, value in recipe.items() if key not in ALIKE} for recipe in recipes]
     for other in alike[1:]:

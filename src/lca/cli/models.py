@@ -355,9 +355,9 @@ def _new(
     progress: "Progress",
 ) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
-    from lca.config import ViewOptions
     from lca.data.sources import read_card
-    from lca.recipe_files import load_recipe
+    from lca.data.views import ViewOptions
+    from lca.recipe import load_recipe
 
     for key, value in (("backbone.name", backbone), ("backbone.weights", weights), ("device", device)):
         if value is not None:

@@ -173,8 +173,8 @@ def _check_radar(ours: Sequence[str], theirs: Sequence[str], progress: Any) -> N
 
 def _images(data: str, learner: Any, progress: Any) -> Any:
     """The labelled images of a folder, or the test images of a source."""
-    from lca.config import DataOptions
     from lca.data.folders import read_class_folders
+    from lca.data.options import DataOptions
     from lca.data.sources import load_source, sources
 
     if data.partition(":")[0] in sources and not Path(data).exists():

@@ -65,7 +65,7 @@ def run_command(
     from lca.device import Compute
     from lca.progress import choose_progress
     from lca.ranks import joined
-    from lca.recipe_files import load_recipe
+    from lca.recipe import load_recipe
     from lca.runs.budget import Budget
     from lca.runs.experiment import run
 
@@ -128,11 +128,11 @@ def sweep_command(
 
       lca sweep paper/main-table --scale mini --reuse results/compare-mini.json
     """
-    from lca.config import merge_mappings
     from lca.files import read_json
     from lca.progress import choose_progress
     from lca.ranks import launched
-    from lca.recipe_files import parse_override, read_recipe
+    from lca.recipe import merge_mappings, read_recipe
+    from lca.recipe_files import parse_override
     from lca.runs.budget import Budget
     from lca.runs.sweep import expand, sweep
     from lca.runs.sweep import shard as part_of
@@ -190,7 +190,8 @@ def show_command(
     """
     from lca.results.reading import collect
     from lca.results.tables import markdown as as_markdown
-    from lca.results.tables import markdown_text, pivot_markdown, rows_of
+    from lca.results.tables import pivot_markdown, rows_of
+    from lca.text import markdown_text
 
     found = collect(paths)
     rows = rows_of([(run.label, run.results) for run in found.runs])

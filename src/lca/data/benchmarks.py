@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lca.config import DataOptions, ViewOptions
 from lca.data.folders import ReadingReport, class_files, class_name
 from lca.data.images import ImageSet, Pixels
+from lca.data.options import DataOptions
 from lca.data.sources import Source, check_split, read_card, read_files, sources
+from lca.data.views import ViewOptions
 from lca.errors import LcaError, nearest
 from lca.progress import Progress
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from PIL import Image
 
-from lca.config import DataOptions, ViewOptions
 from lca.data.benchmarks import PARTS, some
 from lca.data.decoding import FORMATS, ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, class_name, image_set, labelled
+from lca.data.options import DataOptions
 from lca.data.sources import (
     TEST_NAMES,
     Source,
@@ -22,6 +22,7 @@ from lca.data.sources import (
     sources,
     without_images,
 )
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 import yaml
 
-from lca.config import DataOptions, ViewOptions
 from lca.data import cache
 from lca.data.decoding import LeftOut, Reading, name_of, read_together, unreadable_images
 from lca.data.duplicates import near_copies
 from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, image_set, labelled
 from lca.data.images import ImageSet, Pixels
+from lca.data.options import DataOptions
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.files import hash_json
 from lca.progress import Progress

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lca.config import DataOptions
 from lca.data.folders import class_name
 from lca.data.images import ImageSet
+from lca.data.options import DataOptions
 from lca.data.sources import Source
 from lca.errors import LcaError, nearest
 from lca.randomness import generator

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from lca.config import DataOptions, ViewOptions
 from lca.data.images import ImageSet, Pixels
+from lca.data.options import DataOptions
 from lca.data.sources import Source, read_card, settings, sources
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.randomness import generator

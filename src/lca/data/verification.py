@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from lca.config import DataOptions, ViewOptions
 from lca.data.benchmarks import NAMED, PARTS, Listing, benchmark_card, find, some, task_sizes_of
 from lca.data.decoding import ImageLike, LeftOut, decode_all
 from lca.data.folders import class_name
 from lca.data.images import ImageSet, Pixels
+from lca.data.options import DataOptions
 from lca.data.sources import Source, check_split
 from lca.data.streams import Stream
+from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 

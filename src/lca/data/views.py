@@ -10,11 +10,56 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from pydantic import Field, field_validator
 from torch import Tensor
 
-from lca.config import AugmentOptions
 from lca.data.images import Pixels
 from lca.errors import LcaError
+from lca.options import Options
+
+
+def _in_order(limits: tuple[float, float] | None) -> tuple[float, float] | None:
+    if limits is not None and not 0 < limits[0] <= limits[1]:
+        raise ValueError(f"expected 0 < smallest <= largest, came {limits}")
+    return limits
+
+
+class AugmentOptions(Options):
+    """Training views: random resized crops and flips, drawn per image."""
+
+    crop_scale: tuple[float, float] = (0.05, 1.0)
+    """Smallest and largest share of the image's area that a crop covers."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Smallest and largest width-to-height ratio of a crop."""
+    flip: bool = True
+    """Mirror half of the images left to right."""
+
+    _ordered = field_validator("crop_scale", "crop_ratio")(_in_order)
+
+
+class ViewOptions(Options):
+    """What of an image the backbone sees, in training and afterwards."""
+
+    augment: AugmentOptions = AugmentOptions()
+    centre_crop: float = Field(0.875, gt=0, le=1)
+    """Share of the shorter side that the view for prediction shows."""
+
+
+class ViewChanges(Options):
+    """What a recipe changes of the view that the source's card describes; what is not given stays."""
+
+    crop_scale: tuple[float, float] | None = None
+    crop_ratio: tuple[float, float] | None = None
+    flip: bool | None = None
+    centre_crop: float | None = Field(None, gt=0, le=1)
+
+    _ordered = field_validator("crop_scale", "crop_ratio")(_in_order)
+
+    def over(self, view: ViewOptions) -> ViewOptions:
+        """The card's view with the changes."""
+        given = self.model_dump(exclude_none=True)
+        whole = {"centre_crop": given.pop("centre_crop", view.centre_crop)}
+        return ViewOptions.model_validate({"augment": {**view.augment.model_dump(), **given}, **whole})
 
 
 @dataclass(frozen=True)

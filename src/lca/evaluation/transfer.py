@@ -10,17 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from lca.statistics.prototypes import ClassMeans
-
-
-def nearest_mean(train_labels: Tensor, train: Tensor, test: Tensor) -> Tensor:
-    """The label, int32 (m,), of the class mean of the features `train` (n, d) nearest to each of `test` (m, d)."""
-    means = ClassMeans()
-    means.observe(train_labels, train)
-    return means.cosines(test.to(train)).argmax(1).cpu().int()
-
 
 @dataclass(frozen=True)
 class ForwardTransfer:

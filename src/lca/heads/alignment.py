@@ -13,12 +13,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from lca.config import Options
 from lca.device import replayed
 from lca.errors import LcaError
 from lca.heads.growing import GrowingHeads, linear_heads
-from lca.optimisers import make_optimiser, set_rate
-from lca.schedules import cosine
+from lca.optimisation import cosine, make_optimiser, set_rate
+from lca.options import Options
 from lca.statistics.drift import DriftOptions
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 

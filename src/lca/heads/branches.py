@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pydantic import field_validator
 from torch import Tensor
 
-from lca.config import MethodOptions
-from lca.errors import LcaError
 from lca.files import State
 from lca.heads.alignment import AlignmentOptions, align
 from lca.heads.growing import GrowingHeads, HeadOptions
@@ -60,34 +57,6 @@ def branch(spec: Any) -> Any:
         own = {key: value for key, value in spec.items() if key != "preset"}
         return {"name": preset, **PRESETS[preset], **own}
     return spec
-
-
-class BranchedOptions(MethodOptions):
-    """Base of the options of methods with branches."""
-
-    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
-    """Branches on the one trunk, each one row of results: preset names (none, ca, lca, lda, slca, mos, tuna, best) or
-    mappings."""
-
-    @field_validator("align", mode="before")
-    @classmethod
-    def _branches(cls, value: Any) -> Any:
-        return [branch(each) for each in ([value] if isinstance(value, str | dict) else value)]
-
-    @field_validator("align")
-    @classmethod
-    def _consistent_branches(cls, value: tuple[AlignmentOptions, ...]) -> tuple[AlignmentOptions, ...]:
-        names = [each.name for each in value]
-        if not names:
-            raise ValueError("align needs at least one branch; `none` is the heads as trained")
-        if len(set(names)) < len(names):
-            raise ValueError(f"every branch needs a name of its own, came {names}")
-        try:
-            for each in value:
-                drifts[each.drift.model]
-        except LcaError as error:
-            raise ValueError(str(error)) from None
-        return value
 
 
 class BranchSet:

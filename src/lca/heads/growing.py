@@ -7,9 +7,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.config import NamedOptions
 from lca.errors import LcaError, nearest
 from lca.files import Part, nbytes
+from lca.options import NamedOptions
 from lca.registry import Registry
 
 

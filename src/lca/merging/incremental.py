@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from lca.config import Options
 from lca.errors import LcaError
+from lca.options import Options
 from lca.registry import Registry
 
 

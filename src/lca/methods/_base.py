@@ -8,17 +8,21 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lca.config import MethodOptions
 from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
 from lca.files import Part, State, nbytes
+from lca.options import NamedOptions
 from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.training.setting import Setting
 
 __all__ = ["Method", "MethodInfo", "Phase", "Setting"]
+
+
+class MethodOptions(NamedOptions):
+    """Base of the options that live in each method's file."""
 
 
 @dataclass(frozen=True)

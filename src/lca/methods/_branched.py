@@ -1,16 +1,48 @@
 """Base of methods with branches: several classifiers on one training, each with statistics and alignment of its own."""
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pydantic import field_validator
 from torch import Tensor
 
 from lca.data.streams import Task
+from lca.errors import LcaError
 from lca.files import Part, State
-from lca.heads.branches import BranchedOptions, BranchSet
+from lca.heads.alignment import AlignmentOptions
+from lca.heads.branches import BranchSet, branch
 from lca.heads.growing import GrowingHeads, HeadOptions
-from lca.methods._base import Method, Phase, Setting
+from lca.methods._base import Method, MethodOptions, Phase, Setting
+from lca.statistics.drift import drifts
 from lca.statistics.prototypes import Centre, mean_bytes
+
+
+class BranchedOptions(MethodOptions):
+    """Base of the options of methods with branches."""
+
+    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
+    """Branches on the one trunk, each one row of results: preset names (none, ca, lca, lda, slca, mos, tuna, best) or
+    mappings."""
+
+    @field_validator("align", mode="before")
+    @classmethod
+    def _branches(cls, value: Any) -> Any:
+        return [branch(each) for each in ([value] if isinstance(value, str | dict) else value)]
+
+    @field_validator("align")
+    @classmethod
+    def _consistent_branches(cls, value: tuple[AlignmentOptions, ...]) -> tuple[AlignmentOptions, ...]:
+        names = [each.name for each in value]
+        if not names:
+            raise ValueError("align needs at least one branch; `none` is the heads as trained")
+        if len(set(names)) < len(names):
+            raise ValueError(f"every branch needs a name of its own, came {names}")
+        try:
+            for each in value:
+                drifts[each.drift.model]
+        except LcaError as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 class Branched(Method):

@@ -6,11 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
 from lca.heads.growing import GrowingHeads, HeadOptions
-from lca.methods._base import Method, Phase, Setting
+from lca.methods._base import Method, MethodOptions, Phase, Setting
 from lca.training.loop import FineTuning
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads.growing import GrowingHeads
-from lca.methods._base import Method, Phase, Setting
+from lca.methods._base import Method, MethodOptions, Phase, Setting
 from lca.methods._branched import Branched
 from lca.training.loop import FineTuning
 

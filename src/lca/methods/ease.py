@@ -8,12 +8,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Phase, Setting
+from lca.methods._base import MethodInfo, MethodOptions, Phase, Setting
 from lca.methods._subspaces import PRETRAINED, Subspaces
 from lca.statistics.prototypes import mean_bytes, updated
 

@@ -6,12 +6,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
 from lca.heads.growing import GrowingHeads, HeadOptions, PrototypeHead
 from lca.methods import methods
-from lca.methods._base import Method, MethodInfo, Phase, Setting
+from lca.methods._base import Method, MethodInfo, MethodOptions, Phase, Setting
 from lca.statistics.prototypes import Centre, mean_bytes
 from lca.training.loop import FineTuning
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State, nbytes
-from lca.heads.branches import BranchedOptions
 from lca.heads.growing import HeadOptions, PrototypeHead
 from lca.merging.incremental import IncrementalMerge, MergeOptions, check_merge
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Phase, Setting
-from lca.methods._branched import Branched
+from lca.methods._branched import Branched, BranchedOptions
 from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.training.loop import FineTuning

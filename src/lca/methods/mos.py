@@ -12,10 +12,10 @@ from torch.nn import functional
 from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads.alignment import AlignmentOptions
-from lca.heads.branches import BranchedOptions
 from lca.heads.growing import GrowingHeads, HeadOptions, TaskHead
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
+from lca.methods._branched import BranchedOptions
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
 from lca.statistics.prototypes import ClassMeans, mean_bytes
 from lca.training.loop import FineTuning

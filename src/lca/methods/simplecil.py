@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lca.config import MethodOptions
 from lca.data.streams import Task
 from lca.files import State
 from lca.methods import methods
-from lca.methods._base import Method, MethodInfo, Phase, Setting
+from lca.methods._base import Method, MethodInfo, MethodOptions, Phase, Setting
 from lca.statistics.prototypes import ClassMeans, mean_bytes
 
 

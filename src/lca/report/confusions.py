@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lca.config import validate_recipe
 from lca.data.images import ImageSet
 from lca.errors import LcaError
 from lca.progress import Progress
+from lca.recipe import validate_recipe
 from lca.results.reading import Run
 from lca.results.stored import StoredAnswers
 

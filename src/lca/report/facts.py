@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from lca.config import differences
 from lca.evaluation.calibration import wilson_interval
+from lca.recipe import differences
 from lca.report.comparison import Classifier
 from lca.results.reading import Run
 

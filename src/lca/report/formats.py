@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from lca.report import comparison, ranking
 from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.ranking import Overall
-from lca.results.tables import OVERALL, bytes_of, legend, markdown_table, markdown_text, seconds_by_phase, short_names
+from lca.results.tables import OVERALL, bytes_of, legend, seconds_by_phase, short_names
+from lca.text import markdown_table, markdown_text
 
 Found = Mapping[str, Sequence[Classifier]]
 """Classifiers by data set."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from lca.evaluation.accuracy import mean_and_deviation
 from lca.results.measured import Seeds, common
-from lca.results.tables import markdown_table
+from lca.text import markdown_table
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 LEGEND = """\

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lca.config import differences
 from lca.errors import LcaError
 from lca.files import FORMAT, read_json, write_atomic
 from lca.progress import Progress
+from lca.recipe import differences
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from lca.config import differences, of_all_seeds, validate_recipe
 from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.files import is_held, read_json
+from lca.recipe import differences, of_all_seeds, validate_recipe
 from lca.results.robustness import RobustnessScores
 from lca.results.stored import StoredAnswers, read_run
 from lca.results.tables import data_set_of

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lca.evaluation.accuracy import mean_and_deviation
+from lca.text import markdown_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,17 +186,6 @@ def markdown(rows: Sequence[Row]) -> str:
         return "\n".join([*tables, f"{legend(rows)}\n"])
     tables.append(f"**all data sets**\n\n{markdown_table(together[0], together[1:])}")
     return "\n".join([*tables, f"{legend(rows)} {OVERALL}\n"])
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Texts as a Markdown table."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
-
-
-def markdown_text(text: str) -> str:
-    """Text that shows as it is in a Markdown table: no cell, code span, link or HTML of its own."""
-    escaped = re.sub(r"([\\`|\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
-    return " ".join(escaped.split())
 
 
 def pivot_markdown(rows: Sequence[Row]) -> str:

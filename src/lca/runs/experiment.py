@@ -12,22 +12,22 @@ from torch import Tensor
 
 from lca.backbones import load_backbone
 from lca.classifier import ContinualClassifier
-from lca.config import Recipe
 from lca.data.images import ImageSet
 from lca.data.sources import Source, load_source
 from lca.data.streams import Stream
 from lca.device import versions
 from lca.errors import LcaError
-from lca.evaluation.transfer import nearest_mean
 from lca.features import extract
 from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
 from lca.methods import Phase
 from lca.progress import Progress
 from lca.ranks import current
+from lca.recipe import Recipe
 from lca.results.stored import StoredAnswers
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.folder import RunFolder
 from lca.runs.trunks import TrunkCache
+from lca.statistics.prototypes import nearest_mean
 
 
 def run(

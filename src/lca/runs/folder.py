@@ -19,10 +19,10 @@ from typing import Any
 
 import yaml
 
-from lca.config import Recipe, differences
 from lca.errors import LcaError
 from lca.files import has_state, hold, read_json, write_atomic
 from lca.ranks import current
+from lca.recipe import Recipe, differences
 
 
 class RunFolder:

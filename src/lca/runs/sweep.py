@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lca.config import Recipe, differences, merge_mappings, nest, of_all_seeds, validate_recipe
 from lca.errors import BusyError, LcaError
 from lca.files import FORMAT, hash_json, hold, read_json, write_json
 from lca.progress import Progress
+from lca.recipe import Recipe, differences, merge_mappings, of_all_seeds, validate_recipe
+from lca.recipe_files import nest
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.runs.folder import RunFolder

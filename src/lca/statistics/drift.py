@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lca.config import Options
+from lca.options import Options
 from lca.registry import Registry
 
 

@@ -18,9 +18,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from lca.config import Options
 from lca.errors import LcaError
 from lca.files import Part
+from lca.options import Options
 
 log = logging.getLogger(__name__)
 

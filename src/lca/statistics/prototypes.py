@@ -64,3 +64,10 @@ def updated(means: Tensor, counts: Tensor, labels: Tensor, features: Tensor) -> 
     sums = torch.zeros_like(means).index_add(0, labels, features)
     total = counts + added
     return means + (sums - added[..., None] * means) / total.clamp(min=1)[..., None], total
+
+
+def nearest_mean(train_labels: Tensor, train: Tensor, test: Tensor) -> Tensor:
+    """The label, int32 (m,), of the class mean of the features `train` (n, d) nearest to each of `test` (m, d)."""
+    means = ClassMeans()
+    means.observe(train_labels, train)
+    return means.cosines(test.to(train)).argmax(1).cpu().int()

@@ -16,7 +16,7 @@ from lca.errors import LcaError
 from lca.files import Part
 from lca.heads.alignment import AlignmentOptions, lca_loss
 from lca.heads.growing import GrowingHeads, TaskHead
-from lca.optimisers import make_optimiser, set_rate
+from lca.optimisation import make_optimiser, set_rate
 from lca.randomness import global_randomness
 from lca.ranks import current
 from lca.training.setting import Setting

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lca.config import AugmentOptions, TrainingOptions
+from lca.data.views import AugmentOptions
 from lca.errors import LcaError
 from lca.features import FeatureExtractor
 from lca.progress import Progress
 from lca.randomness import generator
+from lca.training.options import TrainingOptions
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.tuning import tuners
-from lca.tuning.base import Tuner
+from lca.tuning.base import Tuner, TuningOptions
 
 
 class AdapterOptions(TuningOptions):

@@ -8,8 +8,15 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.config import TuningOptions
 from lca.errors import LcaError
+from lca.options import NamedOptions
+
+
+class TuningOptions(NamedOptions):
+    """What every tuner has; each tuner adds its own options in its file."""
+
+    feature_norm: bool = False
+    """One LayerNorm on the shared feature, trained and merged with the rest (as the published table had)."""
 
 
 class Tuner(ABC):

@@ -6,9 +6,8 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.config import TuningOptions
 from lca.tuning import tuners
-from lca.tuning.base import Tuner
+from lca.tuning.base import Tuner, TuningOptions
 
 
 class FullOptions(TuningOptions):

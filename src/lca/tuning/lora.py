@@ -10,11 +10,10 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.files import load_tensors, read_json, save_tensors, write_atomic
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, replace_module
+from lca.tuning.base import Tuner, TuningOptions, replace_module
 
 _PEFT_PREFIX = "base_model.model."
 

@@ -16,10 +16,9 @@ from pydantic import Field, field_validator, model_validator
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.config import TuningOptions
 from lca.errors import LcaError, nearest
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, replace_module
+from lca.tuning.base import Tuner, TuningOptions, replace_module
 
 _UNFIT = {"POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
 """Types that need task numbers, other adapters or token indices beside the images."""

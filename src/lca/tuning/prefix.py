@@ -12,9 +12,8 @@ from pydantic import AfterValidator, Field
 from timm.models import VisionTransformer
 from torch import nn
 
-from lca.config import TuningOptions
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, replace_module, uniform
+from lca.tuning.base import Tuner, TuningOptions, replace_module, uniform
 from lca.tuning.insertion import PrefixAttention, insert_prefix, plain_attention
 
 

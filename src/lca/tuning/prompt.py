@@ -11,10 +11,9 @@ from pydantic import Field
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, uniform
+from lca.tuning.base import Tuner, TuningOptions, uniform
 from lca.tuning.insertion import TokenInsertion, insert_tokens, remove_tokens
 
 

@@ -11,10 +11,9 @@ from pydantic import Field
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.config import TuningOptions
 from lca.errors import LcaError
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, replace_module
+from lca.tuning.base import Tuner, TuningOptions, replace_module
 
 _IN_BLOCKS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 

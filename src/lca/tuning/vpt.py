@@ -15,9 +15,8 @@ from pydantic import Field
 from timm.models import VisionTransformer
 from torch import nn
 
-from lca.config import TuningOptions
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, uniform
+from lca.tuning.base import Tuner, TuningOptions, uniform
 from lca.tuning.insertion import TokenInsertion
 
 

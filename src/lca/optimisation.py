@@ -1,5 +1,7 @@
-"""Optimisers whose step can be captured on a GPU: fused, and the learning rate is a tensor that changes in place."""
+"""Optimisers whose step can be captured on a GPU (fused, the learning rate a tensor that changes in place), and
+schedules of learning rates."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,3 +36,13 @@ def set_rate(group: dict[str, Any], rate: float) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
+
+
+def quarter_cosine(start: float, epoch: int, epochs: int) -> float:
+    """CODA-Prompt's: a quarter of a cosine down to nearly 0, which begins an epoch late."""
+    return start * math.cos(99 * math.pi * max(epoch - 1, 0) / (200 * max(epochs - 1, 1)))
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """Cosine annealing from start to end, `progress` running from 0 to 1."""
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
