@@ -492,7 +492,7 @@ def test_branches_with_the_same_statistics_share_them():
 def test_the_published_ca_and_lca_differ_where_the_code_does():
     ca, lca = (AlignmentOptions(**branch(name)) for name in ("ca", "lca"))
     assert (ca.robustness, ca.nearest_mean_filter, ca.average) == (0.0, False, "samples")
-    assert (lca.damage, lca.nearest_mean_filter, lca.average) == (0.1, True, "classes")
+    assert (lca.robustness, lca.nearest_mean_filter, lca.average) == (0.1, True, "classes")
     assert ca.memory_key == lca.memory_key
     assert math.isclose(ca.weight_decay, 5e-4)
 
