@@ -1,29 +1,28 @@
 """The comparison of unknown scores."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 import torch
 
+from lca.evaluation.detection import auroc
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+from paper import unknown
 
-def test_the_benchmark_of_unknown_scores_uses_what_models_use(monkeypatch):
+
+def test_the_study_of_unknown_scores_uses_what_models_use():
     """The first score is the one that runs store; far strangers lie at right angles to all that is known."""
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    module = importlib.import_module("unknown")
     random = torch.Generator().manual_seed(0)
     labels, places = torch.arange(5).repeat_interleave(30), 6 * torch.eye(8)
     train, asked = (places[labels] + torch.randn(150, 8, generator=random) for _ in range(2))
     far = 40 * torch.eye(8)[7] + torch.randn(50, 8, generator=random)
     found = {"train": train, "train_labels": labels, "asked": asked, "asked_labels": labels, "sizes": [2, 3]}
-    rows = module.measure(found, far)
-    memory = module.GaussianMemory(module.CovarianceOptions())
+    rows = unknown.measure(found, far)
+    memory = GaussianMemory(CovarianceOptions())
     for label in (0, 1):
         memory.observe(label, train[labels == label])
     distances = memory.mahalanobis(asked).amin(1)
     used = rows["Mahalanobis distance d² (used)"]
-    assert used["auroc"] == pytest.approx(module.auroc(distances[labels < 2], distances[labels >= 2]), abs=0.01)
+    assert used["auroc"] == pytest.approx(auroc(distances[labels < 2], distances[labels >= 2]), abs=0.01)
     assert used["far_auroc"] == 100
     assert used["far_fpr95_known_positive"] == 0
     assert all(row["auroc"] > 60 for row in rows.values())
-    assert module.show({"sets": {"drawn": rows}}).count("\n|") == 2 + len(module.SCORES)
+    assert unknown.show({"sets": {"drawn": rows}}).count("\n|") == 2 + len(unknown.SCORES)

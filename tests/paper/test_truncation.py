@@ -1,23 +1,19 @@
 """The curve of accuracy against the bytes of the Gaussians."""
 
-import importlib
 from pathlib import Path
 
 import pytest
 import torch
+
+from lca.files import read_json
+from paper import truncation
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, IMAGES = 12, 40
 
 
 @pytest.fixture
-def module(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("truncation")
-
-
-@pytest.fixture
-def found(module):
+def found():
     """Two classes, wide along the diagonal of two features and apart in the first of them: no feature alone tells."""
     random = torch.Generator().manual_seed(0)
     labels = torch.arange(2).repeat_interleave(IMAGES)
@@ -28,14 +24,15 @@ def found(module):
         rows[:, 0] += labels
         return rows
 
-    return module.Features(draw(), labels, draw(), labels)
+    return truncation.Features(draw(), labels, draw(), labels)
 
 
-def test_bytes_are_of_the_gaussians_alone_and_accuracy_falls_with_what_matters(module, found):
+def test_bytes_are_of_the_gaussians_alone_and_accuracy_falls_with_what_matters(found):
     kept = {
-        name: module.KEPT[name] for name in ("everything", "rank 1", "one for all classes", "a variance per feature")
+        name: truncation.KEPT[name]
+        for name in ("everything", "rank 1", "one for all classes", "a variance per feature")
     }
-    rows = {row["kept"]: row for row in module.measure(found, kept, (0, 1))}
+    rows = {row["kept"]: row for row in truncation.measure(found, kept, (0, 1))}
     floats = {name: row["bytes"] // 4 for name, row in rows.items()}
     assert floats == {
         "everything": 2 * (WIDTH + WIDTH * WIDTH),
@@ -51,26 +48,26 @@ def test_bytes_are_of_the_gaussians_alone_and_accuracy_falls_with_what_matters(m
     assert rows["one for all classes"]["lda"]["difference"] == 0
 
 
-def test_seeds_draw_the_samples_of_aligned_heads_and_lda_draws_nothing(module):
+def test_seeds_draw_the_samples_of_aligned_heads_and_lda_draws_nothing():
     noise = torch.randn(2, 2 * IMAGES, WIDTH, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(2).repeat(IMAGES)
-    row = module.measure(module.Features(noise[0], labels, noise[1], labels), {"everything": {}}, (0, 1, 2))[0]
+    row = truncation.measure(truncation.Features(noise[0], labels, noise[1], labels), {"everything": {}}, (0, 1, 2))[0]
     assert len(set(row["lda"]["accuracy"].values())) == 1
     for classifier in ("best", "lca"):
         assert len(set(row[classifier]["accuracy"].values())) > 1
 
 
-def test_the_superclasses_are_twenty_of_five_classes_each(module):
-    names = sorted(name for group in module.SUPERCLASSES for name in group.split())
+def test_the_superclasses_are_twenty_of_five_classes_each():
+    names = sorted(name for group in truncation.SUPERCLASSES for name in group.split())
     assert len(set(names)) == len(names) == 100
-    assert module.superclasses(names).bincount().tolist() == [5] * 20
-    home = dict(zip(names, module.superclasses(names).tolist(), strict=True))
+    assert truncation.superclasses(names).bincount().tolist() == [5] * 20
+    home = dict(zip(names, truncation.superclasses(names).tolist(), strict=True))
     assert home["whale"] == home["seal"] != home["shark"]
 
 
-def test_the_committed_curve_is_of_classes_with_more_images_than_features_and_can_be_drawn(module, tmp_path):
-    results = module.read_json(ROOT / "results" / "truncation.json")
+def test_the_committed_curve_is_of_classes_with_more_images_than_features_and_can_be_drawn(tmp_path):
+    results = read_json(ROOT / "results" / "truncation.json")
     assert min(results["images"]) > results["features"]
-    assert [row["kept"] for row in results["rows"]] == list(module.KEPT)
-    module.plot(results, tmp_path / "curve.png")
+    assert [row["kept"] for row in results["rows"]] == list(truncation.KEPT)
+    truncation.plot(results, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
