@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lca.instruments.diagnosis import DIAGNOSIS
 from lca.progress import Progress
 from lca.report import diagnosis as show
 from lca.report.drawing import save
 from lca.report.page import Report
+from lca.results.measured import DIAGNOSIS
 from lca.results.reading import collect
 
 if TYPE_CHECKING:

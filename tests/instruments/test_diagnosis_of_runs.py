@@ -18,8 +18,9 @@ from lca.errors import LcaError
 from lca.evaluation.overlap import overlaps
 from lca.evaluation.similarity import linear_cka, mean_cosine
 from lca.files import read_json, write_json
-from lca.instruments.diagnosis import AS_TRAINED, PAIRS, diagnose_run
+from lca.instruments.diagnosis import PAIRS, diagnose_run
 from lca.progress import LineProgress, Progress
+from lca.results.measured import AS_TRAINED
 from lca.runs.experiment import run
 
 lca = tiny.lca_command

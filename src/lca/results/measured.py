@@ -90,6 +90,12 @@ class Measurement:
             raise LcaError(f"{path} has format {run.get('format')}, this version reads {FORMAT}")
 
 
+THEORY = Measurement("theory", "theory.json", ("branches", "settings", "old_data"), alike=("settings", "old_data"))
+DIAGNOSIS = Measurement("diagnose", "diagnosis.json", ("tasks", "pairs"))
+AS_TRAINED = "as trained"
+"""In a diagnosis, the heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
+
+
 def as_one(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Several runs as one value; a run alone stays as it is."""
     return runs[0] if len(runs) == 1 else {"format": FORMAT, "runs": runs}
