@@ -63,7 +63,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, numbers: Se
         corruption(part, severity, Draws.of(seed, f"corruption {name}", severity, own, images.device))
         for part, own in parts(images, numbers)
     ]
-    return torch.cat(results) if results else images.clone()
+    return torch.cat([images[:0], *results])
 
 
 def checked(images: Tensor, numbers: Sequence[int] | None) -> Sequence[int]:

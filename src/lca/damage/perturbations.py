@@ -5,8 +5,9 @@ the others are smooth paths, made harder by leaving out frames. Sizes take their
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,22 +70,15 @@ Perturbation = Callable[[Scene], Iterator[Tensor]]
 """Yields frames (n, 3, h, w) in uint8."""
 
 
-def gaussian_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_gaussian(scene.images, GAUSSIAN[scene.tier][scene.difficulty - 1], scene.draws)
+def noise(add: Callable[[Tensor, Any, Draws], Tensor], amounts: Mapping[int, Sequence[float]]) -> Perturbation:
+    """The image, then as often as it has frames another noise of an amount that difficulty chooses."""
 
+    def frames(scene: Scene) -> Iterator[Tensor]:
+        yield scene.images
+        for _ in range(1, FRAMES):
+            yield add(scene.images, amounts[scene.tier][scene.difficulty - 1], scene.draws)
 
-def shot_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_shot(scene.images, SHOT[scene.tier][scene.difficulty - 1], scene.draws)
-
-
-def speckle_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_speckle(scene.images, SPECKLE[scene.tier][scene.difficulty - 1], scene.draws)
+    return frames
 
 
 def motion_blur(scene: Scene) -> Iterator[Tensor]:
@@ -219,8 +213,8 @@ def affine(images: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: floa
 
 
 STANDARD: dict[str, Perturbation] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
+    "gaussian_noise": noise(add_gaussian, GAUSSIAN),
+    "shot_noise": noise(add_shot, SHOT),
     "motion_blur": motion_blur,
     "zoom_blur": zoom_blur,
     "spatter": spatter,
@@ -233,7 +227,7 @@ STANDARD: dict[str, Perturbation] = {
 """The ten over which the published evaluation of CIFAR-P averages. (The paper has snow in the place of spatter.)"""
 EXTRA: dict[str, Perturbation] = {
     "snow": snow,
-    "speckle_noise": speckle_noise,
+    "speckle_noise": noise(add_speckle, SPECKLE),
     "gaussian_blur": gaussian_blur,
     "shear": shear,
 }
@@ -269,22 +263,15 @@ def perturb(
     numbers = checked(images, numbers)
     if crop is not None and name not in GEOMETRIC:
         images = centre(images, crop)
-    tier, factor = tier_of(images if crop is None else centre(images, crop))
-    purpose, level = f"perturbation {name}", difficulty if name in NOISE else 1
-    results = [
-        torch.stack(
-            [
-                frame if crop is None else centre(frame, crop)
-                for frame in perturbation(
-                    Scene(part, tier, factor, Draws.of(seed, purpose, level, own, images.device), difficulty)
-                )
-            ],
-            dim=1,
-        )
-        for part, own in parts(images, numbers)
-    ]
     side = images.shape[2:] if crop is None else (crop, crop)
-    return torch.cat(results) if results else images.new_empty(0, frame_count(name, tier), 3, *side)
+    tier, factor = tier_of(images.new_empty(side))
+    purpose, level = f"perturbation {name}", difficulty if name in NOISE else 1
+    results = [images.new_empty(0, frame_count(name, tier), 3, *side)]
+    for part, own in parts(images, numbers):
+        scene = Scene(part, tier, factor, Draws.of(seed, purpose, level, own, images.device), difficulty)
+        frames = torch.stack([*perturbation(scene)], dim=1)
+        results.append(frames if crop is None else centre(frames, crop))
+    return torch.cat(results)
 
 
 def frame_count(name: str, tier: int) -> int:
@@ -295,5 +282,5 @@ def frame_count(name: str, tier: int) -> int:
 
 def centre(images: Tensor, side: int) -> Tensor:
     """The central square."""
-    top, left = (images.shape[2] - side) // 2, (images.shape[3] - side) // 2
+    top, left = (images.shape[-2] - side) // 2, (images.shape[-1] - side) // 2
     return images[..., top : top + side, left : left + side]
