@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lca.damage import filters
 from lca.damage.blur import MOTION_SNAP
@@ -144,13 +145,8 @@ def translate(scene: Scene) -> Iterator[Tensor]:
     frames, left = TRANSLATE[scene.tier]
     width = scene.images.shape[3]
     for frame in range(frames):
-        shift = round((frame - left) * scene.factor)
-        moved = torch.zeros_like(scene.images)
-        if abs(shift) < width:
-            moved[..., max(shift, 0) : width + min(shift, 0)] = scene.images[
-                ..., max(-shift, 0) : width - max(shift, 0)
-            ]
-        yield moved
+        shift = max(-width, min(round((frame - left) * scene.factor), width))
+        yield functional.pad(scene.images, (shift, -shift))
 
 
 def rotate(scene: Scene) -> Iterator[Tensor]:
