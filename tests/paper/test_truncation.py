@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+import tiny
 from lca.files import read_json
+from lca.progress import Progress
 from paper import truncation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +74,19 @@ def test_the_committed_curve_is_of_classes_with_more_images_than_features_and_ca
     assert [row["kept"] for row in results["rows"]] == list(truncation.KEPT)
     truncation.plot(results, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_features_are_of_superclasses(tmp_path):
+    names = sorted(name for group in truncation.SUPERCLASSES for name in group.split())
+    for number, name in enumerate(names):
+        for part, images in {"train": 2, "test": 1}.items():
+            folder = tmp_path / "cifar100-mini" / part / name
+            folder.mkdir(parents=True)
+            for image in range(images):
+                Image.new("RGB", (16, 16), (2 * number, 80 * image, 9)).save(folder / f"{image}.png")
+    with tiny.tiny_backbone():
+        found, machine = truncation.features_of(tmp_path, {"name": "tiny"}, Progress())
+    assert found.train.shape == (200, 24)
+    assert found.test_labels.bincount().tolist() == [5] * 20
+    assert found.train_labels.bincount().tolist() == [10] * 20
+    assert machine["device"]

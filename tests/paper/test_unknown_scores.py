@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+import tiny
 from lca.evaluation.detection import auroc
+from lca.progress import Progress
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from paper import unknown
 
@@ -26,3 +28,15 @@ def test_the_study_of_unknown_scores_uses_what_models_use():
     assert used["far_fpr95_known_positive"] == 0
     assert all(row["auroc"] > 60 for row in rows.values())
     assert unknown.show({"sets": {"drawn": rows}}).count("\n|") == 2 + len(unknown.SCORES)
+
+
+def test_no_test_image_is_read():
+    """What is asked is held out of the images that are learnt."""
+    source = "synthetic:classes=4,train=8,test=5"
+    with tiny.tiny_backbone():
+        found = unknown.features_of(source, 2, {"name": "tiny"}, Progress())
+    assert found["sizes"] == [2, 2]
+    assert found["train_labels"].bincount().tolist() == [6] * 4
+    assert found["asked_labels"].bincount().tolist() == [2] * 4
+    assert found["train"].shape == (24, 24)
+    assert found["asked"].shape == (8, 24)
