@@ -77,7 +77,7 @@ class Measurement:
             found[title] = Seeds(title, sorted(own, key=_place))
             (seed, times), *_ = Counter(run["recipe"]["seed"] for run in own).most_common(1)
             if times > 1:
-                raise LcaError(f"{title} with seed {seed} came {times} times; give every run once")
+                raise LcaError(f"{title} with seed {seed} is given {times} times; give every run once")
         return list(found.values())
 
     def _kind(self, run: Mapping[str, Any]) -> dict[str, Any]:
