@@ -5,9 +5,9 @@ features of DeiT-Tiny, so an exact factor is as large as a covariance matrix. Th
 class a part of the covariance is kept, and heads are made of nothing else: closed-form LDA, and heads that are aligned
 from scratch on samples of the Gaussians. Seeds draw these heads' start, the samples and the batches.
 
-    python benchmarks/truncation.py --data DATA --weights DEIT_TINY.safetensors --out results/truncation.json
-    python benchmarks/truncation.py --show results/truncation.json
-    python benchmarks/truncation.py --plot results/truncation.json --to docs/images/truncation.png
+    python paper/truncation.py --data DATA --weights DEIT_TINY.safetensors --out results/truncation.json
+    python paper/truncation.py --show results/truncation.json
+    python paper/truncation.py --plot results/truncation.json --to docs/images/truncation.png
 """
 
 import argparse
