@@ -146,7 +146,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(server, path):
 def test_a_later_command_goes_on(server, path, monkeypatch):
     monkeypatch.setattr(downloads, "TRIES", 1)
     server.plan.append(120_000)
-    with pytest.raises(LcaError, match=r"120000 bytes came and are kept in .*birds\.tgz\.part; give the same command"):
+    with pytest.raises(LcaError, match=r"120000 bytes are kept in .*birds\.tgz\.part; give the same command"):
         fetch(server.url, path, MD5, Progress())
     assert not path.exists()
     fetch(server.url, path, MD5, Progress())
@@ -398,7 +398,9 @@ def test_get_cub(birds, tmp_path):
 def test_get_goes_on(birds, tmp_path, monkeypatch):
     monkeypatch.setattr(downloads, "TRIES", 1)
     birds.plan.append(500)
-    with pytest.raises(LcaError, match=r"500 bytes came .*\nThe page of the data set is https://www\.vision\.caltech"):
+    with pytest.raises(
+        LcaError, match=r"500 bytes are kept .*\nThe page of the data set is https://www\.vision\.caltech"
+    ):
         get("cub200", tmp_path / "data", None, Progress())
     get("cub200", tmp_path / "data", None, Progress())
     assert birds.asked[-1] == "bytes=500-"

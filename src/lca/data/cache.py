@@ -106,7 +106,7 @@ def stamp_of(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
 
 def stamped(stamp: str) -> str | None:
     """The key of the entry with that stamp, if there is one."""
-    return next((path.name for path in _ours(_ENTRY) if _json(path / "about.json").get("stamp") == stamp), None)
+    return next((path.name for path in _ours(_ENTRY) if json_in(path / "about.json").get("stamp") == stamp), None)
 
 
 def load(name: str, stamp: str = "") -> Reading | None:
@@ -186,7 +186,7 @@ def remove(name: str) -> None:
 def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
     """Something that takes a while to find, from the last time if that fits; the latest hundred are kept."""
     path = folder() / _FACTS
-    facts = _json(path)
+    facts = json_in(path)
     if not fits(facts.get(what)):
         facts = dict([*facts.items(), (what, find())][-_FACTS_KEPT:])
         with contextlib.suppress(OSError, LcaError):
@@ -200,7 +200,7 @@ def entries() -> list[Entry]:
     found = []
     for about in (each / "about.json" for each in _ours(_ENTRY)):
         try:
-            images = int(_json(about)["images"])
+            images = int(json_in(about)["images"])
             found.append(Entry(about.parent, images, _size([about.parent]), about.stat().st_mtime))
         except (OSError, KeyError, TypeError, ValueError):
             continue
@@ -266,8 +266,8 @@ def _version(path: Path) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """The content of a file; nothing if it cannot be read."""
+def json_in(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; nothing if it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

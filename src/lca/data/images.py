@@ -56,6 +56,11 @@ class Pixels:
         return Pixels(canvas.to(device, non_blocking=pin), sizes.to(device, non_blocking=pin))
 
     @classmethod
+    def whole(cls, canvas: Tensor) -> "Pixels":
+        """Images that fill their canvas."""
+        return cls(canvas, torch.tensor(canvas.shape[2:]).repeat(len(canvas), 1))
+
+    @classmethod
     def of(cls, images: Sequence[Tensor], pinned: bool = False) -> "Pixels":
         """Put images (3, h, w) of any sizes onto one canvas."""
         sizes = torch.tensor([image.shape[1:] for image in images]).reshape(-1, 2)
@@ -153,14 +158,25 @@ class ImageSet:
         return self._open()[0].image(number if self._rows is None else int(self._rows[number]))
 
     def subset(self, index: Tensor) -> "ImageSet":
+        """Those of these numbers, or those that a mask marks."""
+        if index.dtype == torch.bool:
+            index = torch.nonzero(index)[:, 0]
         return self._made_of(index, self.labels[index], self.classes)
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
         """The images of the named classes, class by class in that order, with labels in that order."""
         position = {name: number for number, name in enumerate(self.classes)}
-        rows = [torch.nonzero(self.labels == position[name])[:, 0] for name in names]
+        rows = [self.rows_of(position[name]) for name in names]
         labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
         return self._made_of(torch.cat(rows), torch.cat(labels), tuple(names))
+
+    def rows_of(self, label: int) -> Tensor:
+        """The numbers of the images of one class."""
+        return torch.nonzero(self.labels == label)[:, 0]
+
+    def counts(self) -> list[int]:
+        """How many images every class has."""
+        return torch.bincount(self.labels, minlength=len(self.classes)).tolist()
 
     def fingerprint(self) -> str:
         """Hash of classes, labels, sizes and pixels, image by image."""
