@@ -89,8 +89,7 @@ def instructions(name: str, split: str, target: Path) -> str:
 def get(name: str, target: Path, split: str | None, progress: Progress) -> list[Finding]:
     """Download, check and unpack a benchmark, and verify it. What is there and right stays as it is."""
     card = benchmark_card(name)
-    if split is not None:
-        check_split(name, split)
+    check_split(name, split)
     archive = archive_of(name, split)
     wanted = archive.split if archive else split or next(iter(card["splits"]))
     if target.is_dir():

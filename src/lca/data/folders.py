@@ -119,6 +119,11 @@ class ReadingReport:
         )
         return lines
 
+    def tell(self, progress: Progress) -> None:
+        """Say the lines, unless nothing was read: then this process has read and told all of it before."""
+        for line in self.lines() if self.read else ():
+            progress.line(line)
+
     def as_json(self) -> dict[str, Any]:
         """Counts and names, for files."""
         return {

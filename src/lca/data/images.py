@@ -174,9 +174,10 @@ class ImageSet:
         """The numbers of the images of one class."""
         return torch.nonzero(self.labels == label)[:, 0]
 
-    def counts(self) -> list[int]:
+    def counts(self) -> dict[str, int]:
         """How many images every class has."""
-        return torch.bincount(self.labels, minlength=len(self.classes)).tolist()
+        counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
 
     def fingerprint(self) -> str:
         """Hash of classes, labels, sizes and pixels, image by image."""

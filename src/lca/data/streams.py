@@ -86,7 +86,7 @@ class Stream:
 
     def train_counts(self) -> list[int]:
         """Training images per class, in class order."""
-        return self._train.of_classes(self.classes).counts()
+        return [*self._train.of_classes(self.classes).counts().values()]
 
     def _back(self, index: int) -> list[str]:
         """The classes of earlier tasks of which this one has images."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lca.data.benchmarks import NAMED, PARTS, Listing, benchmark_card, find, some, task_sizes_of
@@ -34,8 +35,7 @@ def verify(
     card = benchmark_card(name)
     if not path.is_dir():
         raise LcaError(f"there is no folder {path}")
-    if split is not None:
-        check_split(name, split)
+    check_split(name, split)
     try:
         listing = find(name, path, split)
     except LcaError as error:
@@ -49,7 +49,7 @@ def verify(
         yield Finding(False, f"files: {len(missing)} that the labels name are missing: {some([*map(str, missing)])}")
     for part in PARTS:
         gone = sum(not file.exists() for file in _files(listing, part)) if missing else 0
-        yield _compared(f"{part} images", expected[part], sum(listing.counts(part)) - gone)
+        yield _compared(f"{part} images", expected[part], sum(listing.counts(part).values()) - gone)
     yield from _check_class_counts(listing, card)
     for seed, counts in expected.get("per_task", {}).items():
         yield from _check_tasks(listing, card, seed, counts)
@@ -81,14 +81,13 @@ def _check_classes(listing: Listing, card: dict[str, Any]) -> Iterator[Finding]:
         if unknown := [each for each in listing.classes if each not in names]:
             yield Finding(False, f"classes: not in the data set: {some(unknown)}")
     for part in PARTS:
-        counts = dict(zip(listing.classes, listing.counts(part), strict=True))
-        if empty := [each for each, count in counts.items() if not count]:
+        if empty := listing.empty(part):
             yield Finding(False, f"{part}: no images of {len(empty)} classes: {some(empty)}")
 
 
 def _check_class_counts(listing: Listing, card: dict[str, Any]) -> Iterator[Finding]:
     """Counts of single classes, where the card knows them."""
-    train, test = (dict(zip(listing.classes, listing.counts(part), strict=True)) for part in PARTS)
+    train, test = (listing.counts(part) for part in PARTS)
     wanted = card["splits"][listing.split].get("per_class")
     tables = []
     if wanted:
@@ -135,7 +134,6 @@ def _choices(known: Any) -> list[int]:
 
 
 def _without_pixels(listing: Listing, part: str) -> ImageSet:
-    counts = torch.tensor(listing.counts(part))
-    labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    pixels = Pixels(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), torch.ones(len(labels), 2, dtype=torch.long))
-    return ImageSet(pixels, labels, listing.classes)
+    labels = np.repeat(np.arange(len(listing.classes)), [*listing.counts(part).values()])
+    pixels = Pixels.whole(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8))
+    return ImageSet(pixels, torch.from_numpy(labels), listing.classes)
