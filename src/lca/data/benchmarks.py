@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
 import torch
 
-from lca.data.folders import ReadingReport, class_files, class_name
+from lca.data.folders import ReadingReport, class_files, class_name, some
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.sources import Source, check_split, read_card, read_files, sources
@@ -24,8 +25,6 @@ from lca.progress import Progress
 
 BENCHMARKS = ("cars196", "cifar10", "cifar100", "cub200", "imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
 PARTS = ("train", "test")
-NAMED = 10
-"""Classes, files or tasks that a finding names before it only counts."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
             "`lca datasets`)"
         )
     if not chosen:
-        trees = "or\n".join(_tree(card, each, path) for each in card["splits"] if split in (None, each))
+        trees = "or\n".join(tree_of(card, each, path) for each in card["splits"] if split in (None, each))
         came = f"the split {next(iter(there))!r}" if there else _content(path)
         of_split = f" in the split {split!r}" if split else ""
         raise LcaError(f"{path} does not hold {name}{of_split}: it holds {came}; expected\n{trees.rstrip()}")
@@ -107,19 +106,14 @@ def benchmark_card(name: str) -> dict[str, Any]:
     return read_card(name)
 
 
-def _tree(card: dict[str, Any], split: str, path: Path) -> str:
-    lines = str(card["splits"][split]["tree"]).replace("PATH", str(path)).splitlines()
-    return "".join(f"  {line}\n" for line in lines)
+def tree_of(card: dict[str, Any], split: str, path: Path) -> str:
+    """What a split looks like in a folder, as lines for a message."""
+    return indent(card["splits"][split]["tree"], "  ").replace("PATH", str(path))
 
 
 def _content(path: Path) -> str:
     names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir() if not entry.name.startswith("."))
     return some(names) if names else "nothing"
-
-
-def some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 # layouts: where the data set lies in a folder, and what it holds

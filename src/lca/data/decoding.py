@@ -254,21 +254,19 @@ def _identify(file: IO[bytes], path: Path, what: str) -> Image.Image:
     if start[4:8] == b"ftyp":
         brands = start[8 : int.from_bytes(start[:4], "big")]
         if b"avif" not in brands and any(brand in brands for brand in HEIF_BRANDS):
-            if not _register_heif():
-                raise UnreadableImage(what, NO_HEIF)
+            if "HEIF" not in Image.OPEN:
+                _register_heif(what)
             formats = ["HEIF"]
     return Image.open(file, formats=formats)
 
 
-def _register_heif() -> bool:
-    """Whether Pillow can read HEIC photos, after trying to teach it."""
-    if "HEIF" not in Image.OPEN:
-        try:
-            from pillow_heif import register_heif_opener
-        except ImportError:
-            return False
-        register_heif_opener()
-    return True
+def _register_heif(what: str) -> None:
+    """Teach Pillow to read HEIC photos."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        raise UnreadableImage(what, NO_HEIF) from None
+    register_heif_opener()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import lca
-from lca.data.benchmarks import benchmark_card, torchvision_set
+from lca.data.benchmarks import benchmark_card, torchvision_set, tree_of
 from lca.data.cache import json_in
 from lca.data.sources import check_split
 from lca.data.verification import Finding, verify
@@ -76,14 +76,12 @@ def instructions(name: str, split: str, target: Path) -> str:
     card = benchmark_card(name)
     entry = card["splits"][split]
     steps = entry.get("get") or f"Download and unpack it from {card['page']}.\n"
-    tree = "".join(f"  {line}\n" for line in entry["tree"].splitlines())
-    text = (
-        f"{name} (split {split}) cannot be downloaded by this command:\n{steps}"
-        f"Expected in the end:\n{tree}"
-        f"Then check it: lca datasets verify {name} PATH\n"
+    return (
+        f"{name} (split {split}) cannot be downloaded by this command:\n{steps.replace('PATH', str(target))}"
+        f"Expected in the end:\n{tree_of(card, split, target)}"
+        f"Then check it: lca datasets verify {name} {target}\n"
         f"Terms: {card['licence']}. Page: {card['page']}"
     )
-    return text.replace("PATH", str(target))
 
 
 def get(name: str, target: Path, split: str | None, progress: Progress) -> list[Finding]:
@@ -190,12 +188,12 @@ def _receive(url: str, part: Path, progress: Progress) -> bool:
     try:
         response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == 416 and have:  # nothing lies behind what we have
-            whole = error.headers.get("Content-Range", "").rpartition("/")[2] == str(have)
-            if not whole:
-                _drop(part)
-            return whole
-        raise
+        if error.code != 416 or not have:
+            raise
+        if error.headers.get("Content-Range", "").endswith(f"/{have}"):  # nothing lies behind what we have
+            return True
+        _drop(part)
+        return False
     with response:
         done = have if response.status == 206 else 0
         span = response.headers.get("Content-Range", "an unknown part")

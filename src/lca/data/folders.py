@@ -268,6 +268,12 @@ def class_name(name: str) -> str:
     return unicodedata.normalize("NFC", name.encode(errors="backslashreplace").decode())
 
 
+def some(names: Sequence[str], named: int = 10) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - named} more" if len(names) > named else ""
+    return ", ".join(names[:named]) + more
+
+
 def case_only(names: Iterable[str]) -> list[list[str]]:
     """Groups of names that differ only in upper and lower case."""
     groups: dict[str, list[str]] = defaultdict(list)
@@ -325,5 +331,4 @@ def _count(things: Sequence[object], singular: str, plural: str = "") -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(_short, names[:NAMED])) + more
+    return some([*map(_short, names)], NAMED)

@@ -8,9 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from lca.data.benchmarks import PARTS, some
+from lca.data.benchmarks import PARTS
 from lca.data.decoding import FORMATS, ImageLike, LeftOut, read_together, unreadable_images
-from lca.data.folders import ReadingReport, class_name, image_set, labelled
+from lca.data.folders import ReadingReport, class_name, image_set, labelled, some
 from lca.data.options import DataOptions
 from lca.data.sources import (
     TEST_NAMES,
@@ -42,9 +42,11 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
     report = ReadingReport()
     pairs = {part: _pairs(rows, image, label, name_of_label, report, progress) for part, rows in parts.items()}
     if "test" not in pairs:
-        of_class = {each: [picture for picture, own in pairs["train"] if own == each] for each in classes}
-        of_class = {each: pictures for each, pictures in of_class.items() if pictures}
-        split = seeded_split(of_class, options.test_share, options.split_seed)
+        of_class: dict[str, list[ImageLike]] = {each: [] for each in classes}
+        for picture, each in pairs["train"]:
+            of_class[each].append(picture)
+        present = {each: pictures for each, pictures in of_class.items() if pictures}
+        split = seeded_split(present, options.test_share, options.split_seed)
         pairs = {part: [(picture, each) for each in split[part] for picture in split[part][each]] for part in PARTS}
     readings = [read_together([picture for picture, _ in pairs[part]], working_size, progress) for part in PARTS]
     kept = [labelled(pairs[part], reading, report) for part, reading in zip(PARTS, readings, strict=True)]

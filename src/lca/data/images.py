@@ -5,26 +5,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
-
-
-class Images(Protocol):
-    """Images by number."""
-
-    @property
-    def sizes(self) -> Tensor:
-        """(n, 2): height and width of every image."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
-        """Some of them, by numbers from 0; if asked so in memory from which a GPU copies while the program goes on."""
-
-    def image(self, number: int) -> Tensor:
-        """One of them, (3, h, w), without a copy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +21,7 @@ class Pixels:
         return len(self.canvas)
 
     def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
+        """Some of them, by numbers from 0; if asked so in memory from which a GPU copies while the program goes on."""
         index, sizes = index.to(self.canvas.device), self.sizes[index.to(self.sizes.device)]
         if self.canvas.device.type != "cpu":
             return Pixels(self.canvas[index], sizes)
@@ -46,6 +30,7 @@ class Pixels:
         return Pixels(canvas, sizes)
 
     def image(self, number: int) -> Tensor:
+        """One of them, (3, h, w), without a copy."""
         height, width = self.sizes[number].tolist()
         return self.canvas[number, :, :height, :width]
 
@@ -92,6 +77,9 @@ class Packed:
     def _ends(self) -> list[int]:
         """Where every image ends, after a zero."""
         return [0, *(3 * self.sizes.prod(1)).cumsum(0).tolist()]
+
+
+Images = Pixels | Packed
 
 
 def packed(row: Tensor, sizes: Tensor) -> Images:
@@ -150,7 +138,7 @@ class ImageSet:
         return len(self.labels)
 
     def batch(self, index: Tensor, pinned: bool = False) -> Pixels:
-        """Some of them, as `Images` says; the others are not touched."""
+        """Some of them, as `Pixels` says; the others are not touched."""
         return self._open()[0].batch(index if self._rows is None else self._rows[index], pinned)
 
     def image(self, number: int) -> Tensor:

@@ -34,12 +34,9 @@ class Stream:
 
     def __init__(self, source: Source, options: DataOptions, seed: int) -> None:
         self.classes = class_order(source.classes, options, seed)
-        self.task_classes: list[tuple[str, ...]] = []
+        names, sizes = iter(self.classes), task_sizes(self.classes, options, source.tasks, source.sizes)
+        self.task_classes = [tuple(itertools.islice(names, size)) for size in sizes]
         """The classes that are new in every task."""
-        start = 0
-        for size in task_sizes(self.classes, options, source.tasks, source.sizes):
-            self.task_classes.append(self.classes[start : start + size])
-            start += size
         train = _limit(source.train, options, seed)
         held_out = share_mask(train, options.validation, seed)
         self._train = train.subset(~held_out)
