@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,18 +55,14 @@ class Stream:
     def __len__(self) -> int:
         return len(self.task_classes)
 
-    @contextmanager
-    def open(self, index: int) -> Iterator[Task]:
+    def open(self, index: int) -> AbstractContextManager[Task]:
         """The task's images, readable until the context ends. Only one task is open at a time."""
         train = self._train.subset(self._task_of_image == index)
-        with self._opened(index, (*self.task_classes[index], *self._back(index)), train) as task:
-            yield task
+        return self._opened(index, (*self.task_classes[index], *self._back(index)), train)
 
-    @contextmanager
-    def everything(self) -> Iterator[Task]:
+    def everything(self) -> AbstractContextManager[Task]:
         """All training images as one task: for methods that declare that they need all data."""
-        with self._opened(0, self.classes, self._train) as task:
-            yield task
+        return self._opened(0, self.classes, self._train)
 
     def test(self, upto: int) -> ImageSet:
         """The evaluation images of the tasks 0 to `upto`, in class order. The evaluator's only."""
@@ -165,10 +161,11 @@ def task_sizes(
     Where nothing is given: a task per domain if the order is by domains, or else the literature's sizes, if they fit.
     """
     count = len(classes)
-    if options.order == "domains" and options.tasks is None and options.base is None:
-        return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
-    if options.tasks is None and options.base is None and sum(default_sizes) == count:
-        return [*default_sizes]
+    if options.tasks is None and options.base is None:
+        if options.order == "domains":
+            return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
+        if sum(default_sizes) == count:
+            return [*default_sizes]
     if options.base is not None and options.increment is not None:
         if options.base > count:
             raise LcaError(f"data.base is {options.base}, but there are only {count} classes")

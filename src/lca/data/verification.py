@@ -112,20 +112,14 @@ def _check_tasks(listing: Listing, card: dict[str, Any], seed: int, counts: list
     source = Source(listing.name, train, test, card["tasks"], ViewOptions(), task_sizes_of(card))
     stream = Stream(source, DataOptions(), seed)
     came = [stream.evaluation_count(classes) for classes in stream.task_classes]
+    possible = [known if isinstance(known, list) else [known] for known in counts]  # [None] where nobody knows
     wrong = [
-        f"task {number + 1}: expected {' or '.join(map(str, _choices(known)))}, came {count}"
-        for number, (known, count) in enumerate(zip(counts, came, strict=True))
-        if known is not None and count not in _choices(known)
+        f"task {number}: expected {' or '.join(map(str, known))}, came {count}"
+        for number, (known, count) in enumerate(zip(possible, came, strict=True), 1)
+        if known != [None] and count not in known
     ]
-    known = sum(each is not None for each in counts)
-    if wrong:
-        yield Finding(False, f"{what}: {'; '.join(wrong)}")
-    else:
-        yield Finding(True, f"{what}: as published" + (f" ({known} of {len(counts)} known)" * (known < len(counts))))
-
-
-def _choices(known: Any) -> list[int]:
-    return known if isinstance(known, list) else [known]
+    of_all = f" ({len(counts) - counts.count(None)} of {len(counts)} known)" if None in counts else ""
+    yield Finding(not wrong, f"{what}: {'; '.join(wrong) or 'as published' + of_all}")
 
 
 def _without_pixels(listing: Listing, part: str) -> ImageSet:
