@@ -33,10 +33,8 @@ class Stream:
     """A source cut into tasks: class order and task sizes of the literature, seeded."""
 
     def __init__(self, source: Source, options: DataOptions, seed: int) -> None:
-        self.classes = class_order(source.classes, options, seed)
-        names, sizes = iter(self.classes), task_sizes(self.classes, options, source.tasks, source.sizes)
-        self.task_classes = [tuple(itertools.islice(names, size)) for size in sizes]
-        """The classes that are new in every task."""
+        self.task_classes = classes_of_tasks(source.classes, options, seed, source.tasks, source.sizes)
+        self.classes = tuple(itertools.chain(*self.task_classes))
         train = _limit(source.train, options, seed)
         held_out = share_mask(train, options.validation, seed)
         self._train = train.subset(~held_out)
@@ -66,8 +64,7 @@ class Stream:
 
     def test(self, upto: int) -> ImageSet:
         """The evaluation images of the tasks 0 to `upto`, in class order. The evaluator's only."""
-        seen = [name for classes in self.task_classes[: upto + 1] for name in classes]
-        return self._evaluation.of_classes(seen)
+        return self._evaluation.of_classes([*itertools.chain(*self.task_classes[: upto + 1])])
 
     def test_of(self, index: int) -> ImageSet:
         """The evaluation images of one task, in class order. The evaluator's only."""
@@ -111,6 +108,15 @@ class Stream:
             if validation is not None:
                 validation.close()
             self._open = None
+
+
+def classes_of_tasks(
+    names: Sequence[str], options: DataOptions, seed: int, default_tasks: int, default_sizes: Sequence[int] = ()
+) -> list[tuple[str, ...]]:
+    """The classes that are new in every task."""
+    order = class_order(names, options, seed)
+    rest = iter(order)
+    return [tuple(itertools.islice(rest, size)) for size in task_sizes(order, options, default_tasks, default_sizes)]
 
 
 def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[str, ...]:
