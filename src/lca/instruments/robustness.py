@@ -64,12 +64,8 @@ def robustness(
 
     def answer(part: Tensor) -> Tensor:
         pixels = Pixels(part.to(device), torch.tensor(part.shape[2:]).expand(len(part), 2))
-        before, model.extractor.centre_crop = model.extractor.centre_crop, crop
-        try:
-            features = model.features(pixels)
-            return torch.stack([model.logits(features, branch).argmax(1) for branch in asked], 1)
-        finally:
-            model.extractor.centre_crop = before
+        features = model.features(pixels, centre_crop=crop)
+        return torch.stack([model.logits(features, branch).argmax(1) for branch in asked], 1)
 
     def sequences(name: str, numbers: Tensor) -> Tensor:
         return perturb(whole[numbers.to(device)], name, seed, numbers.tolist())
