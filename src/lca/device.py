@@ -221,14 +221,10 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
     return graph
 
 
-def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    return library_versions() | {"lca sources": sources_hash()}
-
-
-def library_versions() -> dict[str, str]:
-    """The same without our own code."""
-    return _libraries() | {"lca": lca.__version__, "python": platform.python_version()}
+def versions(rooms: tuple[str, ...] = ("",)) -> dict[str, str]:
+    """Of what the numbers depend on; of our own code, that of some rooms."""
+    own = {"lca": lca.__version__, "lca sources": sources_hash(rooms)}
+    return _libraries() | own | {"python": platform.python_version()}
 
 
 @cache

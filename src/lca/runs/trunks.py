@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lca.classifier import ContinualClassifier
 from lca.data.sources import Source
-from lca.device import library_versions, sources_hash
+from lca.device import versions
 from lca.files import STATE_FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
 
 ROOMS = (
@@ -36,7 +36,7 @@ class TrunkCache:
                 "weights": classifier.backbone.fingerprint,
                 "data": source.fingerprint,
                 "compute": classifier.compute.describe(),
-                "versions": library_versions() | {"lca sources": sources_hash(ROOMS)},
+                "versions": versions(ROOMS),
             }
         )
         self._folder = root / key[:24]
