@@ -47,6 +47,7 @@ class Source:
     tasks: int
     """Number of tasks in the literature."""
     view: ViewOptions
+    """What of an image is seen."""
     sizes: tuple[int, ...] = ()
     """Classes of each of the literature's tasks, where they are not equal parts."""
     near_copies: int | None = None
@@ -77,11 +78,13 @@ sources: Registry[Reader] = Registry("data source", "lca.data")
 
 
 def load_source(options: DataOptions, seed: int, view_size: int, progress: Progress) -> Source:
-    """Read the source an option names; `view_size` is the side of the square the backbone sees."""
+    """Read the source an option names; `view_size` is the side of the square the backbone sees. Its view is the card's
+    with the options' changes."""
     name, _, argument = options.source.partition(":")
     reader = sources[name]
     check_split(name, options.split)
-    return reader(argument, options, seed, working_size(view_size), progress)
+    source = reader(argument, options, seed, working_size(view_size), progress)
+    return replace(source, view=options.view.over(source.view))
 
 
 def settings(text: str, allowed: Mapping[str, Any], example: str) -> dict[str, str]:
