@@ -15,10 +15,11 @@ from lca.device import versions
 from lca.files import STATE_FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
 
 ROOMS = (
-    *("backbones", "data", "heads", "merging", "methods", "statistics", "training", "tuning"),
+    *("backbones", "data", "merging", "methods", "statistics", "training", "tuning"),
     *("device.py", "features.py", "optimisation.py", "randomness.py", "ranks.py"),
+    *("heads/growing.py", "heads/loss.py"),
 )
-"""The code that computes a trunk: an edit elsewhere discards none."""
+"""The code that computes a trunk: an edit elsewhere, also of what aligns heads, discards none."""
 
 
 class TrunkCache:
@@ -42,7 +43,7 @@ class TrunkCache:
         self._folder = root / key[:24]
 
     def load(self, task: int) -> State | None:
-        """What the trunk phases of a task left behind, if some run has been there."""
+        """What the trunk of a task left behind, if some run has been there."""
         return self._read(f"task-{task:02d}")
 
     def save(self, task: int, state: State) -> bool:
