@@ -6,11 +6,6 @@ from typing import Annotated
 import typer
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb."""
-    app.command("cache")(cache_command)
-
-
 def cache_command(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
 ) -> None:

@@ -25,3 +25,8 @@ def check_model(model: Path) -> None:
             raise LcaError(f"{model} is the folder of a run; its last model is {inside[-1]}")
         what = "is no model: it holds no state.json" if model.exists() else "does not exist"
         raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")
+
+
+def first_paragraph(text: str | None) -> str:
+    """What a docstring says first, on one line."""
+    return " ".join((text or "").strip().partition("\n\n")[0].split())

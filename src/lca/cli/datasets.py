@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lca.cli.common import SOME_FAILED, Quiet
-from lca.cli.lists import entry, summary
+from lca.cli.common import SOME_FAILED, Quiet, first_paragraph
+from lca.cli.lists import entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,11 +17,6 @@ Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for ex
 Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
 
 datasets = typer.Typer(rich_markup_mode=None)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.add_typer(datasets, name="datasets")
 
 
 @datasets.callback(invoke_without_command=True)
@@ -46,7 +41,7 @@ def list_command(context: typer.Context) -> None:
         from lca.data.sources import sources
 
         for name in sources:
-            entry(name, summary(sources[name]))
+            entry(name, first_paragraph(sources[name].__doc__))
 
 
 @datasets.command("get")

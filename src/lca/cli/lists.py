@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lca.cli.common import first_paragraph
+
 if TYPE_CHECKING:
     from timm.models import VisionTransformer
 
@@ -23,15 +25,6 @@ SUGGESTED = {
 }
 
 DEFAULT_BACKBONE = "vit_pico_patch8_64"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("methods")(methods_command)
-    app.command("tuners")(tuners_command)
-    app.command("operators")(operators_command)
-    app.command("backbones")(backbones_command)
-    app.command("recipes")(recipes_command)
 
 
 def methods_command(
@@ -161,7 +154,7 @@ def tuners_command(
 
     for name in tuners:
         trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
-        entry(name, summary(tuners[name]) + trained)
+        entry(name, first_paragraph(tuners[name].__doc__) + trained)
     entry(
         "peft:NAME",
         "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
@@ -192,7 +185,7 @@ def operators_command() -> None:
     from lca.merging.incremental import operators
 
     for name in operators:
-        entry(name, summary(operators[name]))
+        entry(name, first_paragraph(operators[name].__doc__))
 
 
 def backbones_command(
@@ -242,11 +235,6 @@ def recipes_command() -> None:
 
     for name in recipe_names():
         entry(name, recipe_summary(name))
-
-
-def summary(thing: Any) -> str:
-    """The first paragraph of a docstring."""
-    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 def entry(name: str, text: str) -> None:

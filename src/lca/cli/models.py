@@ -43,15 +43,6 @@ CHUNK = 64
 """Images that are read and answered at a time: a folder of any size fits."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("learn")(learn_command)
-    app.command("predict")(predict_command)
-    app.command("evaluate")(evaluate_command)
-    app.command("info")(info_command)
-    app.command("forget")(forget_command)
-
-
 def learn_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made if it is new.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],

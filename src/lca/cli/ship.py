@@ -15,13 +15,6 @@ from lca.errors import LcaError
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("export")(export_command)
-    app.command("push")(push_command)
-    app.command("pull")(pull_command)
-
-
 def export_command(
     model: Model,
     path: Annotated[
