@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -60,6 +61,13 @@ class Tuner(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the current values."""
         return {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+
+    def write_adapter(self, folder: Path) -> None:
+        """Write the tuned tensors as an adapter folder that the peft library loads, where it knows their kind."""
+        raise LcaError(
+            f"the tuning is {self.options.name!r}, which the peft library does not know; it can take over lora and "
+            "peft:NAME. --onnx and --torch export every model"
+        )
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the values in place, so that compiled code and optimisers keep their references."""
