@@ -28,6 +28,7 @@ class Tuner(ABC):
 
     def __init__(self, options: TuningOptions) -> None:
         self.options = options
+        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
 
     @abstractmethod
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
@@ -37,9 +38,17 @@ class Tuner(ABC):
     def parameters(self) -> dict[str, nn.Parameter]:
         """The live trainable parameters, by a name that stays the same between runs."""
 
-    @abstractmethod
+    def put(self, vit: VisionTransformer, name: str, module: nn.Module) -> None:
+        """Put a module in the place of the one with this dotted name, in the same mode, until `detach`."""
+        parent, plain = vit.get_submodule(name.rpartition(".")[0]), vit.get_submodule(name)
+        self._replaced.append((parent, name.rpartition(".")[2], plain))
+        replace_module(vit, name, module.train(plain.training))
+
     def detach(self) -> None:
         """Take everything out again: the transformer is as it was before `attach`."""
+        for parent, name, plain in reversed(self._replaced):
+            setattr(parent, name, plain)
+        self._replaced.clear()
 
     def fold(self) -> None:  # noqa: B027 - most tuners have nothing that can be folded
         """Write the tuned values into the transformer's own weights where that is possible, for export.

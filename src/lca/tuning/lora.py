@@ -13,7 +13,7 @@ from torch.nn import functional
 from lca.errors import LcaError
 from lca.files import load_tensors, read_json, save_tensors, write_atomic
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, TuningOptions, replace_module
+from lca.tuning.base import Tuner, TuningOptions
 
 _PEFT_PREFIX = "base_model.model."
 
@@ -66,7 +66,6 @@ class Lora(Tuner):
     options: LoraOptions
 
     _layers: dict[str, LoraLinear]
-    _vit: VisionTransformer
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         linear = {name: module for name, module in vit.named_modules() if isinstance(module, nn.Linear)}
@@ -76,18 +75,18 @@ class Lora(Tuner):
             raise LcaError(
                 f"this transformer has no linear layers named {sorted(unknown)}; it has {sorted(last_names)}"
             )
-        self._vit, self._layers = vit, {}
+        self._layers = {}
         for name, module in linear.items():
             if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
-                self._layers[name] = LoraLinear(module, self.options, generator).train(module.training)
-                replace_module(vit, name, self._layers[name])
+                self._layers[name] = LoraLinear(module, self.options, generator)
+                self.put(vit, name, self._layers[name])
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        pairs = ((name, layer) for name, layer in self._layers.items())
+        sides = {"A": "down", "B": "up"}
         return {
             f"{name}.lora_{side}": getattr(layer, attribute)
-            for name, layer in pairs
-            for side, attribute in (("A", "down"), ("B", "up"))
+            for name, layer in self._layers.items()
+            for side, attribute in sides.items()
         }
 
     def settle(self) -> None:
@@ -98,16 +97,12 @@ class Lora(Tuner):
         for layer in self._layers.values():
             layer.settled = None
 
-    def detach(self) -> None:
-        for name, layer in self._layers.items():
-            replace_module(self._vit, name, layer.inner)
-        self._layers = {}
-
     @torch.no_grad()
     def fold(self) -> None:
         for layer in self._layers.values():
             layer.inner.weight.copy_(layer.folded())
         self.detach()
+        self._layers = {}
 
     def write_adapter(self, folder: Path) -> None:
         """As an adapter folder that the peft library loads; `read_peft` reads it back."""
