@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import lca
-from lca.cli import cache, datasets, diagnosis, lists, metrics, models, report, robustness, runs, ship, theory
+from lca.cli import datasets, diagnosis, lists, metrics, models, report, robustness, runs, ship, theory
 from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph
 from lca.errors import LcaError
 
@@ -39,7 +39,7 @@ VERBS: dict[str, dict[str, Any]] = {
     },
     "Data and lists": {
         "datasets": datasets.datasets,
-        "cache": cache.cache_command,
+        "cache": datasets.cache_command,
         "recipes": lists.recipes_command,
         "methods": lists.methods_command,
         "tuners": lists.tuners_command,

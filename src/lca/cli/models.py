@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet, check_model
+from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 
@@ -315,19 +315,14 @@ def _changing(model: Path) -> Iterator[bool]:
         foreign = [path.name for path in model.iterdir() if not path.name.startswith(".") and not is_part(path)]
         if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
-    known = has_state(model)
-    try:
-        with hold(model, f"another process is changing {model}; wait for it to finish"):
-            known = has_state(model)
-            try:
-                yield known
-            finally:
-                if not has_state(model) and [path.name for path in model.iterdir()] == [".lock"]:
-                    (model / ".lock").unlink()
-                    model.rmdir()
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; {model} {'is as it was' if known else 'was not made'}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    outcome = f"{model} {'is as it was' if has_state(model) else 'was not made'}"
+    with interruptible(outcome), hold(model, f"another process is changing {model}; wait for it to finish"):
+        try:
+            yield has_state(model)
+        finally:
+            if not has_state(model) and [path.name for path in model.iterdir()] == [".lock"]:
+                (model / ".lock").unlink()
+                model.rmdir()
 
 
 def load_model(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
