@@ -6,12 +6,15 @@ import torch
 from lca.data.views import AugmentOptions
 from lca.features import extract
 from lca.files import State, load_state, save_state
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.growing import HeadOptions
+from lca.heads.alignment import AlignBranch
+from lca.heads.branch import BranchOptions, kinds
+from lca.heads.growing import heads
+from lca.merging.operators import operators
 from lca.methods import methods
 from lca.methods.im import ImOptions, IncrementalMerging
+from lca.options import options_of
 from lca.progress import Progress
-from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.drift import drifts
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from lca.training.options import TrainingOptions
 from lca.tuning.lora import LoraOptions
@@ -78,7 +81,6 @@ def differ(one, two):
 # Every option changes a number: (base, change) of the option sections
 
 ALIGNMENT = {
-    "kind": ({}, {"kind": "lda"}),
     "robustness": ({}, {"robustness": 1.0}),
     "entropy": ({}, {"entropy": 1.0}),
     "logit_norm": ({}, {"logit_norm": 0.1}),
@@ -163,18 +165,15 @@ METHOD = {
     "merge": ({}, {"merge": {"operator": "mean"}}),
     "init_from": ({}, {"init_from": "previous"}),
     "head": ({}, {"head": {"name": "mlp"}}),
-    "align": ({}, {"align": [{**ALIGN, "kind": "none"}]}),
+    "align": ({}, {"align": [{"name": "a", "kind": "none"}]}),
 }
 
 
 @pytest.mark.parametrize(
     ("model", "cases", "besides"),
     [
-        (AlignmentOptions, ALIGNMENT, {"name"}),
+        (AlignBranch, ALIGNMENT, {"name", "kind"}),
         (CovarianceOptions, COVARIANCE, set()),
-        (DriftOptions, DRIFT, set()),
-        (ImOptions.model_fields["merge"].annotation, MERGE, set()),
-        (HeadOptions, HEAD, set()),
         (TrainingOptions, TRAINING, set()),
         (AugmentOptions, AUGMENT, set()),
         (LoraOptions, LORA, {"name"}),
@@ -183,6 +182,11 @@ METHOD = {
 )
 def test_no_option_is_forgotten(model, cases, besides):
     assert set(cases) | besides == set(model.model_fields)
+
+
+@pytest.mark.parametrize(("table", "cases"), [(drifts, DRIFT), (operators, MERGE), (heads, HEAD)])
+def test_no_option_of_what_is_registered_is_forgotten(table, cases):
+    assert set(cases) == {key for name in table for key in options_of(table[name]).model_fields}
 
 
 @pytest.mark.parametrize("key", ALIGNMENT)
@@ -198,6 +202,17 @@ def test_which_heads_are_aligned_changes_a_number(run):
     branches = [{**ALIGN, "name": choice, "train_heads": choice} for choice in choices]
     logits = run({"align": branches}, TASKS, seed=4)[1]
     assert all(differ(logits[one], logits[two]) for number, one in enumerate(choices) for two in choices[:number])
+
+
+def test_the_kind_of_a_branch_and_its_own_options_change_a_number(logits_of):
+    lda = {"name": "a", "kind": "lda"}
+    logits = [
+        logits_of({"align": [each]})
+        for each in (ALIGN, lda, {**lda, "shrinkage": 0.9}, {"preset": "none", "name": "a"})
+    ]
+    assert all(differ(one, two) for number, one in enumerate(logits) for two in logits[:number])
+    assert {*kinds} == {"align", "lda", "none"}
+    assert {*kinds["lda"].model_fields} - {*BranchOptions.model_fields} == {"shrinkage"}
 
 
 @pytest.mark.parametrize("key", COVARIANCE)
@@ -432,7 +447,7 @@ def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, ["a", "b"])
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = drifts[model](before, after, DriftOptions(model=model))
+    transport = drifts[model]().fit(before, after)
     for label, gaussian in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(gaussian.mean[None])[0])
         torch.testing.assert_close(memory.classes[label].factor, transport.rows(gaussian.factor))

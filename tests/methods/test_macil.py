@@ -13,7 +13,7 @@ from lca.files import load_state, save_state
 from lca.methods.im import ImOptions, IncrementalMerging
 from lca.methods.macil import Macil, MacilOptions, whitening
 from lca.progress import Progress
-from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.drift import MeanShift
 from lca.training.options import TrainingOptions
 
 ALIGN = {"preset": "slca", "name": "macil", "samples": 16, "epochs": 2, "batch_size": 16}
@@ -201,7 +201,7 @@ def test_the_old_means_move_as_the_new_images_around_them_did(make, make_task):
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, classes)
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = drifts["mean_shift"](before, after, DriftOptions(model="mean_shift"))
+    transport = MeanShift().fit(before, after)
     for label, (mean, factor) in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(mean[None])[0])
         assert not torch.allclose(memory.classes[label].mean, mean, rtol=0, atol=1e-3)

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods._base import Method, MethodOptions, Phase, Setting
 from lca.training.loop import FineTuning
 
 
 class FirstTaskOptions(MethodOptions):
-    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    head: HeadChoice = CosineOptions(scale=1.0)
     """The head the first task is tuned with; it is dropped afterwards."""
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
-from lca.heads.growing import HeadOptions, TaskHead
+from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
 from lca.methods._base import Phase, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning
@@ -31,7 +31,7 @@ QUERY = "query"
 class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
     """Tokens of a prompt; a prefix has as many key rows and value rows."""
-    head: HeadOptions = HeadOptions(bias=True)
+    head: HeadChoice = LinearOptions(bias=True)
 
 
 class PromptTraining(FineTuning):

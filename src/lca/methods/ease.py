@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, MethodOptions, Phase, Setting
 from lca.methods._subspaces import PRETRAINED, Subspaces
@@ -19,7 +19,7 @@ from lca.statistics.prototypes import mean_bytes, updated
 
 class EaseOptions(MethodOptions):
     name: Literal["ease"] = "ease"
-    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    head: HeadChoice = CosineOptions(scale=1.0)
     """The head a task's subspace is tuned with; it is dropped afterwards."""
     alpha: float = Field(0.1, ge=0)
     """α: what all the subspaces together count that are not a class's own, which counts 1."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions, PrototypeHead
+from lca.heads.growing import GrowingHeads, HeadChoice, LinearOptions, PrototypeHead
 from lca.methods import methods
 from lca.methods._base import Method, MethodInfo, MethodOptions, Phase, Setting
 from lca.statistics.prototypes import Centre, mean_bytes
@@ -19,7 +19,7 @@ _CENTRED_ON = 128
 
 
 class SequentialOptions(MethodOptions):
-    head: HeadOptions = HeadOptions()
+    head: HeadChoice = LinearOptions()
     """The head a task is trained with; all heads together answer."""
 
 

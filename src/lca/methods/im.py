@@ -14,8 +14,9 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State, nbytes
-from lca.heads.growing import HeadOptions, PrototypeHead
-from lca.merging.incremental import IncrementalMerge, MergeOptions, check_merge
+from lca.heads.growing import HeadChoice, HeadOptions, LinearOptions, PrototypeHead
+from lca.merging.incremental import IncrementalMerge
+from lca.merging.operators import Agree, Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Phase, Setting
 from lca.methods._branched import Branched, BranchedOptions
@@ -26,17 +27,17 @@ from lca.training.loop import FineTuning
 
 class ImOptions(BranchedOptions):
     name: Literal["im"] = "im"
-    merge: MergeOptions = MergeOptions()
+    merge: OperatorChoice = Agree()
     """How the tensors of all tasks so far become one: an operator of `lca operators`, and its settings."""
     init_from: Literal["merged", "previous", "base"] = "merged"
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
-    head: HeadOptions = HeadOptions()
+    head: HeadChoice = LinearOptions()
     """The head a task is trained with; all heads together answer."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "ImOptions":
         try:
-            check_merge(self.merge, self.init_from)
+            self.merge.check(self.init_from)
         except LcaError as error:
             raise ValueError(str(error)) from None
         return self
@@ -114,7 +115,7 @@ class IncrementalMerging(Branched):
         self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
-        same = (self.options.merge.operator, self.options.merge.alpha) == ("last", 1.0)
+        same = self.options.merge == Last()
         self.observed["merged"] = self.observed["tuned"] if same else self._extract(task, "merged")
         self.centre.add(self.observed["merged"])
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
