@@ -25,7 +25,6 @@ from lca.errors import LcaError
 from lca.features import FeatureExtractor
 from lca.files import new_folder, read_json, write_json
 from lca.methods._base import Method
-from lca.methods._prompted import Prompted
 from lca.statistics.distances import FARTHEST, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.tuning.insertion import remove_insertions
@@ -235,9 +234,8 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
 def _twin(model: ContinualClassifier) -> ContinualClassifier:
     """An independent copy on the CPU in float32, made of the model's state."""
     extractor = copy.deepcopy(model.extractor)
-    if isinstance(model.method, Prompted):
-        remove_insertions(extractor.vit)
     extractor.tuner.detach()
+    remove_insertions(extractor.vit)  # the prompts of methods that bring some of their own
     recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
     twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
     twin.load_state(model.state())
