@@ -153,9 +153,10 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = (), scale: str | N
     return content
 
 
-def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A validated recipe; every mistake is an `LcaError` that names the key."""
-    content = read_recipe(name_or_path, overrides)
+def load_recipe(name_or_path: str, overrides: Iterable[str] = (), changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A validated recipe, with overrides as text and then `changes` as a mapping; every mistake is an `LcaError` that
+    names the key."""
+    content = merge_mappings(read_recipe(name_or_path, overrides), changes or {})
     content.setdefault("name", Path(name_or_path).stem)
     if "cells" in content or "grid" in content:
         raise LcaError(f"{name_or_path} is a sweep of several runs: use `lca sweep {name_or_path}`")

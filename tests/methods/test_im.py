@@ -25,9 +25,8 @@ TASKS = (("a", "b"), ("c", "d"), ("e", "f"))
 
 def learn(method, task, classes):
     classes += [name for name in task.classes if name not in classes]
-    for phase in method.phases(task, [classes.index(name) for name in task.classes]):
-        for step in range(phase.steps):
-            phase.run(step)
+    for step in method.steps(task, [classes.index(name) for name in task.classes]):
+        step.run()
     method.finish_task()
 
 
@@ -480,14 +479,9 @@ def test_the_state_can_be_taken_up_after_every_step(run, make_setting, make_task
         task = make_task(index, names, 5)
         classes += [name for name in names if name not in classes]
         labels = [classes.index(name) for name in names]
-        steps = [
-            (p, s)
-            for p, phase in enumerate(_phases(make_setting, chosen, stored, task, labels))
-            for s in range(phase.steps)
-        ]
-        for place, step in steps:
+        for number in range(len(_steps(make_setting, chosen, stored, task, labels))):
             method = _restored(make_setting, chosen, stored)
-            list(method.phases(task, labels))[place].run(step)
+            list(method.steps(task, labels))[number].run()
             save_state(tmp_path, method.state())
             stored = load_state(tmp_path)
         method = _restored(make_setting, chosen, stored)
@@ -505,22 +499,23 @@ def _restored(make_setting, chosen, stored: State | None):
     return method
 
 
-def _phases(make_setting, chosen, stored, task, labels):
-    return list(_restored(make_setting, chosen, stored).phases(task, labels))
+def _steps(make_setting, chosen, stored, task, labels):
+    return list(_restored(make_setting, chosen, stored).steps(task, labels))
 
 
-def test_the_phases_of_a_task(make_setting, make_task):
+def test_the_steps_of_a_task(make_setting, make_task):
     method = IncrementalMerging(make_setting(), ImOptions(align=["none", "ca", "lda"]))
-    phases = list(method.phases(make_task(0, ("a", "b")), [0, 1]))
-    assert [(phase.name, phase.steps, phase.trunk) for phase in phases] == [
-        ("observe", 1, True),
-        ("finetune", 2, True),
-        ("merge", 1, True),
-        ("statistics", 1, False),
-        ("align ca", 1, False),
-        ("align lda", 1, False),
+    steps = list(method.steps(make_task(0, ("a", "b")), [0, 1]))
+    assert [(step.phase, step.number, step.count, step.trunk) for step in steps] == [
+        ("observe", 0, 1, True),
+        ("finetune", 0, 2, True),
+        ("finetune", 1, 2, True),
+        ("merge", 0, 1, True),
+        ("statistics", 0, 1, False),
+        ("align ca", 0, 1, False),
+        ("align lda", 0, 1, False),
     ]
-    names = [phase.name for phase in method.phases(make_task(0, ("a",)), [0])]
+    names = [step.phase for step in method.steps(make_task(0, ("a",)), [0])]
     assert names[:2] == ["observe", "head from mean"]
 
 
@@ -528,9 +523,9 @@ def test_features_from_before_are_extracted_only_where_something_can_move(run, m
     """In the first task there are no old Gaussians; a class alone gets its head from these features, though."""
     seen = []
 
-    def recording(extractor, images, progress, what):
+    def recording(extractor, images, progress, what, **more):
         seen.append(what)
-        return extract(extractor, images, progress, what)
+        return extract(extractor, images, progress, what, **more)
 
     monkeypatch.setattr("lca.methods._base.extract", recording)
     run(options(), tasks=TASKS[:2])
@@ -552,14 +547,13 @@ def test_a_trunk_serves_other_branches(run, make_setting, make_task):
     method = IncrementalMerging(make_setting(), ImOptions(**options()))
     donor = IncrementalMerging(make_setting(), ImOptions(align=["none"]))
     task = make_task(0, TASKS[0], 5)
-    for phase in donor.phases(task, [0, 1]):
-        if phase.trunk:
-            for step in range(phase.steps):
-                phase.run(step)
+    for step in donor.steps(task, [0, 1]):
+        if step.trunk:
+            step.run()
     method.load_trunk_state(donor.trunk_state())
-    for phase in method.phases(task, [0, 1]):
-        if not phase.trunk:
-            phase.run(0)
+    for step in method.steps(task, [0, 1]):
+        if not step.trunk:
+            step.run()
     method.finish_task()
     one, two = whole.state(), method.state()
     assert one.meta == two.meta

@@ -24,9 +24,8 @@ LAST, FIXED = {"operator": "last"}, {"name": "cosine", "train_scale": False}
 
 def learn(method, task, classes):
     classes += [name for name in task.classes if name not in classes]
-    measured = []
-    for phase in method.phases(task, [classes.index(name) for name in task.classes]):
-        measured += [(phase.name, phase.run(step)) for step in range(phase.steps)]
+    steps = method.steps(task, [classes.index(name) for name in task.classes])
+    measured = [(step.phase, step.run()) for step in steps]
     method.finish_task()
     return measured
 
@@ -58,10 +57,10 @@ def run(make, make_task, make_images):
 
 def under_way(method, task, labels):
     """The second task after its first epoch: what `loss` needs is there, and the backbone has moved."""
-    phases = list(method.phases(task, labels))
-    assert [phase.name for phase in phases[:2]] == ["observe", "finetune"]
-    phases[0].run(0)
-    phases[1].run(0)
+    observe, first_epoch, *_ = method.steps(task, labels)
+    assert (observe.phase, first_epoch.phase) == ("observe", "finetune")
+    observe.run()
+    first_epoch.run()
 
 
 def covariances(method, task, shrinkage):
@@ -257,11 +256,11 @@ def test_the_state_can_be_taken_up_in_the_middle_of_a_task(run, make, make_task,
         task = make_task(index, names, 5)
         classes += names
         labels = [classes.index(name) for name in names]
-        steps = [(p, s) for p, phase in enumerate(restored().phases(task, labels)) for s in range(phase.steps)]
-        assert len(steps) == 6
-        for place, step in steps:
+        count = len(list(restored().steps(task, labels)))
+        assert count == 6
+        for number in range(count):
             method = restored()
-            list(method.phases(task, labels))[place].run(step)
+            list(method.steps(task, labels))[number].run()
             save_state(tmp_path, method.state())
             stored = load_state(tmp_path)
         method = restored()
@@ -282,7 +281,8 @@ def test_a_restart_measures_with_the_features_of_before_the_task(make, make_task
     twin = make(calibration=3.0)
     twin.load_state(method.state())
     for each in (method, twin):
-        list(each.phases(task, [2, 3, 4]))[1].run(1)
+        _, _, second_epoch, *_ = each.steps(task, [2, 3, 4])
+        second_epoch.run()
     for place, covariance in enumerate(shrunk):
         found = twin.training._whitening[place].double().numpy()
         np.testing.assert_allclose(found.T @ found, np.linalg.inv(covariance), rtol=1e-3, atol=1e-5)

@@ -138,14 +138,10 @@ class Exam:
         return dict(zip(asked, scores, strict=True))
 
     def _answer(self, branches: Sequence[str], images: Tensor) -> Tensor:
-        model, extractor = self._model, self._model.extractor
+        model = self._model
         pixels = Pixels(images.to(self.pixels.device), torch.tensor(images.shape[2:]).expand(len(images), 2))
-        before, extractor.centre_crop = extractor.centre_crop, self._centre_crop
-        try:
-            features = model.features(pixels)
-            return torch.stack([model.logits(features, branch).argmax(1) for branch in branches], 1)
-        finally:
-            extractor.centre_crop = before
+        features = model.features(pixels, centre_crop=self._centre_crop)
+        return torch.stack([model.logits(features, branch).argmax(1) for branch in branches], 1)
 
     def _generated(self, seed: int) -> Damage:
         def sequences(name: str, numbers: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Base of methods with branches: several classifiers on one training, each with statistics and alignment of its own."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import field_validator
@@ -12,7 +13,7 @@ from lca.files import Part, State
 from lca.heads.branch import BranchChoice, BranchOptions
 from lca.heads.branches import BranchSet
 from lca.heads.growing import GrowingHeads, HeadOptions
-from lca.methods._base import Method, MethodOptions, Phase, Setting
+from lca.methods._base import Method, MethodOptions, Setting, Step
 from lca.registry import Registry
 from lca.statistics.prototypes import Centre, mean_bytes
 
@@ -65,7 +66,7 @@ class BranchedOptions(MethodOptions):
 
 class Branched(Method):
     """A trunk of task heads, trained once, and branches that align copies of them. What the trunk is made of besides,
-    a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk phases."""
+    a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk."""
 
     branch_keys = frozenset({"align"})
     tells_unknown: ClassVar[bool] = True
@@ -89,11 +90,11 @@ class Branched(Method):
         """Bring what was observed into the branches' statistics."""
         raise NotImplementedError
 
-    def branch_phases(self, task: Task) -> Iterator[Phase]:
-        """What follows the trunk phases of a task."""
-        yield Phase("statistics", lambda _: self.statistics_of_task())
+    def branch_steps(self, task: Task) -> Iterator[Step]:
+        """What follows the trunk of a task."""
+        yield Step("statistics", self.statistics_of_task)
         for name in self.branch_set.heads:
-            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
+            yield Step(f"align {name}", partial(self._align, name, task.index))
 
     def append_mean(self, mean: Tensor, task: int) -> None:
         """Add the head of a class that comes alone, made of its mean feature (1, d)."""

@@ -20,7 +20,7 @@ from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
 from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
-from lca.methods._base import Phase, Setting
+from lca.methods._base import Setting, Step
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning
 from lca.tuning.insertion import Insertion, inserting
@@ -119,10 +119,10 @@ class Prompted(SequentialFineTuning):
         query = self.query(views) if query is None else query
         return query if part == QUERY else self.prompted(views, self.rows(query))
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
-            yield Phase("grow", lambda _: self.grow(task.index))
-        yield from super().phases(task, labels)
+            yield Step("grow", lambda: self.grow(task.index))
+        yield from super().steps(task, labels)
 
     def state(self) -> State:
         state = super().state()

@@ -18,7 +18,7 @@ from lca.heads.growing import HeadChoice, HeadOptions, LinearOptions, PrototypeH
 from lca.merging.incremental import IncrementalMerge
 from lca.merging.operators import Agree, Last, OperatorChoice
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Phase, Setting
+from lca.methods._base import MethodInfo, Setting, Step
 from lca.methods._branched import Branched, BranchedOptions
 from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
@@ -63,15 +63,14 @@ class IncrementalMerging(Branched):
     def head_options(self) -> HeadOptions:
         return self.options.head
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
-        yield Phase("observe", lambda _: self._observe(task, labels), trunk=True)
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
+        yield Step("observe", lambda: self._observe(task, labels), trunk=True)
         if len(task.classes) > 1:
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self._finetune(task, epoch), epochs, trunk=True)
-            yield Phase("merge", lambda _: self._merge(task, labels), trunk=True)
+            yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
+            yield Step("merge", lambda: self._merge(task, labels), trunk=True)
         else:  # one class has no cross-entropy gradient: the backbone stays, the head row comes from the class mean
-            yield Phase("head from mean", lambda _: self._head_from_mean(task, labels), trunk=True)
-        yield from self.branch_phases(task)
+            yield Step("head from mean", lambda: self._head_from_mean(task, labels), trunk=True)
+        yield from self.branch_steps(task)
 
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
         return self.branch_set.unknown_scores(features)
@@ -86,7 +85,8 @@ class IncrementalMerging(Branched):
         self.branch_set.correct_distances(features, labels)
 
     def statistics_of_task(self) -> None:
-        self.branch_set.observe(**self.observed)
+        seen = self.observed
+        self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"))
 
     def trunk_bytes(self, tasks: int) -> int:
         copies = 3 if self.options.init_from == "previous" else 2
