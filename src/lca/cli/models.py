@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -229,9 +229,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print(f"  called unknown    {facts['strangers_called_unknown']:.1f} %")
     if facts["by_class"]:
         print("\nright of all, by class")
-        width = max(len(name) for name in facts["by_class"])
-        for name, (right, total) in facts["by_class"].items():
-            print(f"  {name:<{width}}  {right} of {total}")
+        _print_columns([name, f"{right} of {total}"] for name, (right, total) in facts["by_class"].items())
     if facts["confusions"]:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
@@ -263,19 +261,13 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     print(f"backbone {backbone['name']} at {backbone['input']} px, {'carried along' if carried else 'not carried'}")
     print(f"         SHA-256 {backbone['sha256']}")
     print("\nclasses and the images they were learnt from")
-    width = max((len(name) for name in facts["classes"]), default=0)
-    for name, count in facts["classes"].items():
-        print(f"  {name:<{width}}  {count}")
+    _print_columns([name, str(count)] for name, count in facts["classes"].items())
     print("\nhistory")
-    rows = [list(HISTORY), *history_rows(facts)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(HISTORY))]
-    for row in rows:
-        print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    _print_columns([HISTORY, *history_rows(facts)])
     temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
     print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
-    for part, size in sizes.items():
-        print(f"  {part:<{max(len(name) for name in sizes)}}  {size:>12,}")
+    _print_columns([part, f"{size:>12,}"] for part, size in sizes.items())
 
 
 def forget_command(
@@ -373,6 +365,13 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
     print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}")
+
+
+def _print_columns(rows: Iterable[Sequence[str]]) -> None:
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:
