@@ -19,11 +19,6 @@ ALIKE = ("name", "seed", "device", "keep_models", "strangers", "forward_transfer
 """Keys of a recipe in which the seeds of one run may differ."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb."""
-    app.command("metrics")(metrics_command)
-
-
 def metrics_command(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="A run folder; several are taken as seeds of one run.")
