@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from lca.cli import cache, datasets, diagnosis, lists, metrics, models, report, robustness, runs, ship, theory
+from lca.cli import cache, datasets, diagnosis, lists, metrics, models, report, results, robustness, runs, ship, theory
 from lca.cli.common import INPUT_OUTPUT, READER_GONE
 from lca.errors import LcaError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 models.add_to(app)
 runs.add_to(app)
+results.add_to(app)
 metrics.add_to(app)
 report.add_to(app)
 ship.add_to(app)
