@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.heads.alignment import AlignmentOptions, _batches, align, lca_loss
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.optimisation import cosine
 from lca.randomness import generator
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
@@ -94,7 +94,7 @@ def steps_of(classes: int, options: AlignmentOptions) -> int:
 
 
 def options_of(batches: Batches, samples: int, epochs: int) -> AlignmentOptions:
-    return AlignmentOptions(name="benchmark", batches=batches, samples=samples, epochs=epochs, robustness=0.1)
+    return AlignmentOptions(batches=batches, samples=samples, epochs=epochs, robustness=0.1)
 
 
 def loss_by_loop(logits: Tensor, labels: Tensor, robustness: float) -> Tensor:
@@ -230,7 +230,7 @@ def heads_and_memory(classes: int, sizes: Sizes, device: torch.device) -> tuple[
     for label in range(classes):
         centre = torch.randn(sizes.width, generator=draws)
         memory.observe(label, centre + torch.randn(sizes.images, sizes.width, generator=draws))
-    heads = GrowingHeads(sizes.width, HeadOptions())
+    heads = GrowingHeads(sizes.width, LinearOptions())
     for task in range(classes // sizes.classes_per_task):
         heads.append(heads.new_head(sizes.classes_per_task, generator(0, "head", task)))
     return heads.to(device), memory.to(device)

@@ -19,7 +19,7 @@ from lca.data.streams import Task
 from lca.data.views import AugmentOptions, Preprocessing
 from lca.device import Compute
 from lca.features import FeatureExtractor, extract
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
 from lca.training.loop import FineTuning
 from lca.training.options import TrainingOptions
@@ -148,7 +148,7 @@ def training_cost(extractor: FeatureExtractor, images: ImageSet, case: Case, set
     """Seconds of an epoch of fine-tuning, after one that compiles and captures."""
     options = TrainingOptions(epochs=20, batch_size=case.batch)
     tuning = FineTuning(Setting(extractor, options, AugmentOptions(), 0, Progress()))
-    heads, task = GrowingHeads(extractor.width, HeadOptions()), Task(0, images.classes, images)
+    heads, task = GrowingHeads(extractor.width, LinearOptions()), Task(0, images.classes, images)
     epochs = iter(range(20))
 
     def epoch() -> None:

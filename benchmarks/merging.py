@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lca.merging.incremental import IncrementalMerge, MergeOptions
+from lca.merging.incremental import IncrementalMerge
+from lca.merging.operators import operators
 from lca.randomness import generator
 from measuring import Agreement, Comparison, Numbers, Settings, Size, size_of, time_both
 
@@ -80,7 +81,7 @@ def _compare_operator(
     tuned = [_lora_tensors(sizes, task + 1, settings.device) for task in range(tasks)]
 
     def ours() -> tuple[Tensors, int]:
-        merge = IncrementalMerge.start(MergeOptions(operator=operator), base)
+        merge = IncrementalMerge.start(operators[operator](), base)
         parameters: Tensors = {}
         for each in tuned:
             merge = merge.add(each)

@@ -16,12 +16,13 @@ from lca.classifier import ContinualClassifier
 from lca.damage import corruptions, perturbations
 from lca.damage.corruptions import corrupt
 from lca.damage.perturbations import perturb
+from lca.data.images import ImageSet
 from lca.data.options import DataOptions
 from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.device import versions
 from lca.files import read_json, write_json
-from lca.instruments.robustness import prepared, robustness
+from lca.instruments.robustness import Exam
 from lca.progress import LineProgress, Progress
 from lca.recipe import validate_recipe
 from lca.text import markdown_table
@@ -41,16 +42,21 @@ def measure(
     images = load_source(DataOptions(source=source), 0, 32, progress)
     model.learn(Task(0, images.classes, images.train))
     test = images.test.subset(torch.arange(count))
-    whole = prepared(test, model)[0].to(model.compute.device)
+    whole = Exam(model, test).pixels
+
+    def evaluate(some: ImageSet, kind: str) -> None:
+        exam = Exam(model, some)
+        exam.measure(exam.damage(kind), progress=progress)
+
     generating = {
         name: _seconds(lambda n=name: [corrupt(whole, n, level) for level in corruptions.SEVERITIES])
         for name in corruptions.NAMES
     }
     few = whole[:frames_of]
     generating_frames = {name: _seconds(lambda n=name: perturb(few, n)) for name in perturbations.STANDARD}
-    whole_c = _seconds(lambda: robustness(model, test, kinds=("c",), progress=progress))
+    whole_c = _seconds(lambda: evaluate(test, "c"))
     part = test.subset(torch.arange(frames_of))
-    whole_p = _seconds(lambda: robustness(model, part, kinds=("p",), progress=progress))
+    whole_p = _seconds(lambda: evaluate(part, "p"))
     return {
         "backbone": backbone["name"],
         "images": count,

@@ -20,6 +20,8 @@ from lca.backbones import EMBEDDED, BackboneOptions, load_backbone
 from lca.classifier import HELD_OUT
 from lca.data.decoding import decode
 from lca.data.images import Pixels
+from lca.data.sources import read_card
+from lca.data.views import AugmentOptions, ViewOptions
 from lca.files import load_state, load_tensors, read_manifest, tensor_bytes
 from lca.recipe import validate_recipe
 
@@ -151,21 +153,21 @@ def test_a_failing_phase_leaves_the_model_as_it_was(monkeypatch, untroubled, fai
     model = build()
     model.load_state(untroubled[0])
     before, state = logits(model), model.state()
-    phases = model.method.phases
+    steps = model.method.steps
 
     def broken(task, labels):
-        for phase in phases(task, labels):
-            if phase.name == failing:
+        for step in steps(task, labels):
+            if step.phase == failing:
 
-                def run_and_fail(step, phase=phase):
-                    phase.run(step)
+                def run_and_fail(step=step):
+                    step.run()
                     raise KeyboardInterrupt
 
-                yield type(phase)(phase.name, run_and_fail, phase.steps, phase.trunk)
+                yield replace(step, run=run_and_fail)
             else:
-                yield phase
+                yield step
 
-    monkeypatch.setattr(model.method, "phases", broken)
+    monkeypatch.setattr(model.method, "steps", broken)
     with pytest.raises(KeyboardInterrupt):
         model.learn(pairs("blue", "grey"))
     monkeypatch.undo()
@@ -177,6 +179,46 @@ def test_a_failing_phase_leaves_the_model_as_it_was(monkeypatch, untroubled, fai
         assert all(torch.equal(after.parts[part][name], tensor) for name, tensor in tensors.items()), part
     model.learn(pairs("blue", "grey"))
     assert torch.equal(logits(model), untroubled[1])
+
+
+def test_the_steps_of_a_lesson_can_be_done_from_outside_and_resumed(untroubled):
+    """Each in a classifier of its own, which has the state from after the step before."""
+    state, done = untroubled[0], []
+    while True:
+        model = build()
+        model.load_state(state)
+        step = next(
+            (step for number, step in enumerate(model.steps(pairs("blue", "grey"))) if number == len(done)), None
+        )
+        if step is None:  # all were passed over, and the lesson was ended
+            break
+        done.append((step.phase, step.number, step.trunk, step.ends_trunk, sorted(step.run())))
+        state = model.state()
+        assert model.tasks == len(model.history) == 1
+    assert done == [
+        ("observe", 0, True, False, []),
+        ("finetune", 0, True, False, ["accuracy", "loss"]),
+        ("merge", 0, True, True, []),
+        ("statistics", 0, False, False, []),
+        ("align best", 0, False, False, ["kept", "loss"]),
+    ]
+    assert (model.classes, model.tasks) == (["green", "red", "blue", "grey"], 2)
+    assert model.history[-1].new == ["blue", "grey"]
+    assert torch.equal(logits(model), untroubled[1])
+
+
+def test_a_state_between_two_steps_is_left_to_the_caller(untroubled):
+    model = build()
+    model.load_state(untroubled[0])
+    before, state = logits(model), model.state()
+    for step in model.steps(pairs("blue", "grey")):
+        step.run()
+        if step.ends_trunk:
+            break
+    assert model.classes == ["green", "red", "blue", "grey"]
+    assert len(model.history) == 1
+    model.load_state(state)
+    assert torch.equal(logits(model), before)
 
 
 def test_a_class_can_be_learnt_twice(taught, tmp_path):
@@ -218,6 +260,26 @@ def test_a_broken_image_file_among_good_ones_is_left_out(tmp_path):
     model = build()
     model.learn(tmp_path / "data")
     assert model.method.branch_set.memories["best"].classes[model.classes.index("red")].count == 3
+
+
+def test_what_was_read_ahead_teaches_the_same_and_says_what_came_of_it(tmp_path):
+    folders(tmp_path / "data", "red", "green")
+    (tmp_path / "data" / "red" / "0.png").write_text("broken")
+    one, two = build(tuning="none"), build(tuning="none")
+    read = one.read(tmp_path / "data")
+    assert [Path(each.what).name for each in read.report.left_out] == ["0.png"]
+    lessons = one.learn(read), two.learn(tmp_path / "data")
+    assert [(each.left_out, each.images) for each in lessons] == [(1, {"green": 4, "red": 3})] * 2
+    assert torch.equal(logits(one), logits(two))
+    assert one.evaluate(read) == two.evaluate(tmp_path / "data")
+
+
+def test_the_recipe_says_what_of_a_photo_is_seen():
+    assert build(tuning="none").view == ViewOptions()
+    changed = build(tuning="none", data={"view": {"centre_crop": 0.5, "flip": False}})
+    assert changed.view == ViewOptions(augment=AugmentOptions(flip=False), centre_crop=0.5)
+    assert changed.extractor.centre_crop == 0.5
+    assert ViewOptions() == ViewOptions.model_validate(read_card("folder")["view"])
 
 
 @pytest.mark.parametrize("case", ["nothing", "no folder", "no file", "no image"])
@@ -392,19 +454,9 @@ def test_the_accuracy_in_the_history_is_that_of_the_held_out_images():
 
 
 def test_a_task_of_a_benchmark_has_no_time_and_is_not_measured():
-    class Journal:
-        def begin(self, phases):
-            pass
-
-        def steps_done(self, phase):
-            return 0
-
-        def step_done(self, *_):
-            pass
-
     model = build(tuning="none")
     task, _ = model._as_task(pairs("red", "blue", count=10), 0.2)
-    lesson = model.learn(task, journal=Journal())
+    lesson = model.learn(task)
     assert (lesson.when, lesson.seconds, lesson.held_out) == (None, None, 0)
     assert model.temperatures == {}
     assert model.history == [lesson]

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from lca.cli import app
 
 ROOT = Path(__file__).parent.parent
-MARKED = re.compile(r"<!-- ((?:lca|python (?:benchmarks|docs)/\w+\.py)(?: [^\n]+?)?) -->\n(.*?)<!-- end -->", re.DOTALL)
+MARKED = re.compile(
+    r"<!-- ((?:lca|python (?:benchmarks|paper)/\w+\.py)(?: [^\n]+?)?) -->\n(.*?)<!-- end -->", re.DOTALL
+)
 DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "NOTES.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -51,8 +53,8 @@ def test_marked_tables_are_what_the_command_prints(document, monkeypatch):
 
 
 def test_a_command_ends_with_its_line():
-    text = "<!-- python docs/a.py -->\n<!-- end -->\n\n<!-- lca b --c 'd e' -->\n| f |\n<!-- end -->\n"
-    assert MARKED.findall(text) == [("python docs/a.py", ""), ("lca b --c 'd e'", "| f |\n")]
+    text = "<!-- python paper/a.py -->\n<!-- end -->\n\n<!-- lca b --c 'd e' -->\n| f |\n<!-- end -->\n"
+    assert MARKED.findall(text) == [("python paper/a.py", ""), ("lca b --c 'd e'", "| f |\n")]
 
 
 def test_there_are_marked_tables():

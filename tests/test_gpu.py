@@ -25,7 +25,7 @@ from lca.data.views import Preprocessing
 from lca.device import Compute
 from lca.files import load_state
 from lca.heads.alignment import AlignmentOptions, align
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.randomness import generator
 from lca.recipe import Recipe, merge_mappings, validate_recipe
@@ -41,11 +41,11 @@ def _aligned(exact: bool, batches: str, samples: int = 50, **changes: Any):
     memory = GaussianMemory(CovarianceOptions())
     for label in range(12):
         memory.observe(label, torch.randn(20, 32, generator=generator(0, "features", label)) + label % 4)
-    heads = GrowingHeads(32, HeadOptions())
+    heads = GrowingHeads(32, LinearOptions())
     for task in range(3):
         heads.append(heads.new_head(4, generator(0, "head", task)))
     options = AlignmentOptions(
-        name="x", batches=batches, nearest_mean_filter=True, samples=samples, epochs=3, batch_size=64, **changes
+        batches=batches, nearest_mean_filter=True, samples=samples, epochs=3, batch_size=64, **changes
     )
     compute = Compute.choose("cuda", "fp32", exact)
     with compute.determinism():

@@ -21,7 +21,7 @@ import tiny
 from lca.cli import app
 from lca.errors import LcaError
 from lca.files import load_state, load_tensors, read_json
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.ranks import Ranks, joined
 from lca.recipe import Recipe
@@ -199,7 +199,7 @@ def test_a_batch_smaller_than_the_number_of_ranks(tmp_path):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_rank_killed_and_gone_on_with_another_number(tmp_path, killed):
     """In the second epoch of the third task. The other rank notices and ends by itself."""
-    recipe = recipe_of("im", method={"align": ["none", {"preset": "lda", "samples": 16}]})
+    recipe = recipe_of("im", method={"align": ["none", "lda"]})
     job = Job(recipe, tmp_path / "run", every=0.0)
     found = together([job], kills={killed: Kill("steps", 9)})
     assert found[killed][0] == KILLED
@@ -281,7 +281,7 @@ def test_every_rank_draws_dropout_for_itself(make_extractor, make_task, make_tun
         setting = make_setting(tuning=make_tuning("lora", dropout=dropout))
         with patch.object(lca.training.loop, "current", lambda: ranks):
             training = FineTuning(setting)
-            heads = GrowingHeads(setting.extractor.width, HeadOptions())
+            heads = GrowingHeads(setting.extractor.width, LinearOptions())
             return training.epoch(make_task(0, ("a", "b"), 6), 0, heads)["loss"]
 
     assert loss(Second(), 0.0) == loss(Ranks(), 0.0)

@@ -34,9 +34,9 @@ from lca.data.sources import load_source
 from lca.data.streams import Task
 from lca.data.views import Preprocessing, ViewOptions
 from lca.files import read_json
-from lca.heads.alignment import AlignmentOptions
+from lca.heads.alignment import AlignBranch
 from lca.heads.growing import heads
-from lca.merging.incremental import operators
+from lca.merging.operators import operators
 from lca.methods import methods
 from lca.progress import Progress
 from lca.recipe import Recipe, merge_mappings, validate_recipe
@@ -51,7 +51,7 @@ BRANCHES = [
     "none",
     {"preset": "ca", **QUICK},
     {"preset": "lca", **QUICK},
-    {"preset": "lda", "samples": 16},
+    "lda",
     {"preset": "best", **QUICK},
 ]
 SMALL_METHOD: dict[str, dict[str, Any]] = {
@@ -109,7 +109,7 @@ def variants() -> dict[str, dict[str, Any]]:
             found[f"{name}, {tuner}"] = {"method": method_section(name), "tuning": tuning}
         kinds = heads if name in {"im", "finetune"} else ("prototype",)
         for head in kinds if "head" in fields else ():
-            found[f"{name}, {head} head"] = {"method": method_section(name, head={"name": head, "bias": True})}
+            found[f"{name}, {head} head"] = {"method": method_section(name, head={"name": head, **biased(head)})}
         for operator in operators if "merge" in fields else ():
             start = "base" if operator == "sum" else "previous"
             merge = {"merge": {"operator": operator}, "init_from": start}
@@ -118,6 +118,11 @@ def variants() -> dict[str, dict[str, Any]]:
             branch = {"name": "a", "drift": {"model": drift}, **QUICK}
             found[f"{name}, drift {drift}"] = {"method": method_section(name, align=[branch])}
     return found
+
+
+def biased(head: str) -> dict[str, bool]:
+    """The option of a bias, where the head has one."""
+    return {"bias": True} if "bias" in heads[head].Options.model_fields else {}
 
 
 def recipe(*changes: dict[str, Any], **more: Any) -> Recipe:
@@ -129,7 +134,7 @@ def recipe(*changes: dict[str, Any], **more: Any) -> Recipe:
 
 def branch(name: str, **changes: Any) -> dict[str, Any]:
     """A quick branch for a recipe."""
-    return AlignmentOptions(name=name, **{**QUICK, **changes}).model_dump(mode="json")
+    return AlignBranch(name=name, **{**QUICK, **changes}).model_dump(mode="json")
 
 
 SHAPE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 0}

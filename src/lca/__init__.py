@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lca.classifier import ContinualClassifier, Prediction
+    from lca.classifier import ContinualClassifier
     from lca.errors import LcaError
+    from lca.evaluation.predictions import Prediction
     from lca.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
@@ -16,7 +17,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ContinualClassifier": "lca.classifier",
     "LcaError": "lca.errors",
-    "Prediction": "lca.classifier",
+    "Prediction": "lca.evaluation.predictions",
     "Recipe": "lca.recipe",
     "load_recipe": "lca.recipe",
 }

@@ -10,10 +10,11 @@ model = ContinualClassifier.load("model")
 
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,8 +24,9 @@ from torch import Tensor
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.decoding import ImageLike, LeftOut, decode_all, unreadable_images
-from lca.data.folders import ReadingReport, case_variants, labelled_pairs, read_class_folders, read_labelled
+from lca.data.folders import ReadingReport, case_variants
 from lca.data.images import ImageSet, Pixels
+from lca.data.labelled import Labelled, LabelledImages, read_images
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
 from lca.data.views import Preprocessing, ViewOptions
@@ -32,57 +34,25 @@ from lca.device import Compute, versions
 from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
+from lca.evaluation.predictions import Prediction, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
-from lca.methods import Phase, methods
+from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress
 from lca.recipe import Recipe, validate_recipe
 from lca.training.setting import Given, Setting
 
-Labelled = str | Path | ImageSet | Sequence[tuple[ImageLike, str | int]]
-"""A folder with one folder per class, a set of images, or (image, label) pairs; also any data set that gives such pairs
-and names its labels in `classes`, as torchvision's do."""
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
 UNKNOWN_AT = 99.0
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The answer for one image."""
-
-    label: str
-    probability: float
-    """Calibrated on held-out images, where there were any."""
-    probabilities: dict[str, float]
-    distance: float | None
-    """How far the image lies from the nearest class: the share of known images, in per cent, that lay nearer to a class
-    when they were left out. None where there are no class statistics to compare with."""
-    distances: dict[str, float] | None
-    """The same for every class."""
-    unknown: bool
-    """Whether the image lies farther from every class than it should."""
-
-    def top(self, count: int = 5) -> list[tuple[str, float]]:
-        """The most probable classes with their probabilities."""
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]
-
-
-class Journal(Protocol):
-    """Is told of every finished step, and knows which steps need not be done again."""
-
-    def begin(self, phases: Sequence[Phase]) -> None: ...
-
-    def steps_done(self, phase: Phase) -> int: ...
-
-    def step_done(self, phase: Phase, step: int, seconds: float, measured: dict[str, float]) -> None: ...
-
-
 class ContinualClassifier:
     """A pre-trained backbone, a method that teaches it new classes, and the classes learnt so far.
 
+    `view` says what of an image is seen: by default what is usual for photos, as changed by the recipe.
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     `bundle` says whether a saved model carries the backbone's weights.
     """
@@ -96,7 +66,7 @@ class ContinualClassifier:
         given: Given | None = None,
     ) -> None:
         self.recipe = recipe
-        self.view = view or ViewOptions()
+        self.view = view or recipe.data.view.over(ViewOptions())
         self.progress = progress or Progress()
         self.backbone = backbone or load_backbone(recipe.backbone)
         self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact, recipe.compile)
@@ -118,53 +88,49 @@ class ContinualClassifier:
         self.tasks = 0
         self.history: list[Lesson] = []
         self.temperatures: dict[str, float] = {}
-        self.reading = ReadingReport()
-        """What the last reading of labelled images came upon."""
 
-    def learn(self, data: Task | Labelled, journal: Journal | None = None, held_out: float = HELD_OUT) -> Lesson:
+    def learn(self, data: Task | Labelled, held_out: float = HELD_OUT) -> Lesson:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
 
         Classes may be new, known, or both; nothing needs to be known about what comes later. A share of every class
         that has at least six images is held out: accuracy and calibration are measured on it. If a step fails or is
-        interrupted, the classifier is as it was before. A journal makes the steps resumable; then the journal's owner
-        rolls back.
+        interrupted, the classifier is as it was before.
+        """
+        with self._all_or_nothing():
+            for step in self.steps(data, held_out):
+                step.run()
+        return self.history[-1]
+
+    def steps(self, data: Task | Labelled, held_out: float = HELD_OUT) -> Iterator[Step]:
+        """What `learn` does, step by step. Run each before asking for the next; when there are no more, the lesson is
+        in the history.
+
+        Between two steps a caller may save, show how far it is, or stop. To resume, load the `state` from after a step
+        and pass over the steps that are done. Nothing is rolled back. A task of a stream belongs to a benchmark: its
+        lesson has no date, and nothing is held out and measured.
         """
         if self.method.info.needs_all_data and images_learnt(self.history):
             name = self.recipe.method.name
-            warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=2)
+            warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=3)
         began = time.perf_counter()
-        task, report = (data, ReadingReport()) if isinstance(data, Task) else self._as_task(data, held_out)
-        before = self.state() if journal is None else None
-        known = images_learnt(self.history)  # `classes` also holds those of a task that a journal resumes
+        task, report = (data, None) if isinstance(data, Task) else self._as_task(data, held_out)
+        known = images_learnt(self.history)  # `classes` also holds those of a lesson that is resumed
         new = [name for name in task.classes if name not in known]
         self.classes += [name for name in new if name not in self.classes]
-        labels = [self.classes.index(name) for name in task.classes]
-        try:
-            with self.compute.determinism():
-                phases = list(self.method.phases(task, labels))
-                if journal is not None:
-                    journal.begin(phases)
-                for phase in phases:
-                    for step in range(journal.steps_done(phase) if journal else 0, phase.steps):
-                        step_began = time.perf_counter()
-                        measured = phase.run(step) or {}
-                        if journal is not None:
-                            journal.step_done(phase, step, time.perf_counter() - step_began, measured)
-            self.method.finish_task()
-            self.tasks += 1
-            counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
-            lesson = Lesson("learn", now(), dict(zip(task.classes, counts, strict=True)), new)
-            lesson = replace(lesson, left_out=len(report.left_out), seconds=round(time.perf_counter() - began, 1))
-            if journal is not None:
-                lesson = replace(lesson, when=None, seconds=None)
-            elif task.validation is not None and len(task.validation):
+        steps = list(self.method.steps(task, [self.classes.index(name) for name in task.classes]))
+        of_trunk = sum(step.trunk for step in steps)
+        for place, step in enumerate(steps, start=1):
+            yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
+        self.method.finish_task()
+        self.tasks += 1
+        counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
+        lesson = Lesson("learn", None, dict(zip(task.classes, counts, strict=True)), new)
+        if report is not None:
+            seconds = round(time.perf_counter() - began, 1)
+            lesson = replace(lesson, when=now(), left_out=len(report.left_out), seconds=seconds)
+            if task.validation is not None and len(task.validation):
                 lesson = self._measured(lesson, task.validation)
-        except BaseException:
-            if before is not None:
-                self.load_state(before)
-            raise
         self.history.append(lesson)
-        return lesson
 
     def forget(self, name: str) -> None:
         """Remove a class: its head row and its statistics go, and the heads of the other classes are aligned again.
@@ -173,15 +139,15 @@ class ContinualClassifier:
         """
         if name not in self.classes:
             raise LcaError(f"there is no class {name!r} to forget; {nearest(name, self.classes)}")
-        before = self.state()
-        try:
+        with self._all_or_nothing():
             with self.compute.determinism():
                 self.method.forget(self.classes.index(name))
             self.classes.remove(name)
-        except BaseException:
-            self.load_state(before)
-            raise
         self.history.append(Lesson("forget", now(), {}, [name]))
+
+    def read(self, data: Labelled) -> LabelledImages:
+        """Read labelled images ahead of `learn` or `evaluate`, for who wants to know what came of the reading."""
+        return read_images(data, self.working_size, self.progress)
 
     def predict(
         self,
@@ -217,7 +183,7 @@ class ContinualClassifier:
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
-        images, _ = self._read(data)
+        images, _ = self.read(data)
         answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
@@ -236,10 +202,10 @@ class ContinualClassifier:
         """Shorter side to which larger images are decoded."""
         return working_size(self.extractor.preprocessing.size)
 
-    def features(self, images: ImageSet | Pixels, what: str = "features") -> Tensor:
-        """(n, width), on the classifier's device."""
+    def features(self, images: ImageSet | Pixels, what: str = "features", centre_crop: float | None = None) -> Tensor:
+        """(n, width), on the classifier's device; `centre_crop` is another than the view's."""
         with self.compute.determinism():
-            return self.method.features(images, what)
+            return self.method.features(images, what, centre_crop=centre_crop)
 
     @torch.no_grad()
     def logits(self, features: Tensor, branch: str | None = None) -> Tensor:
@@ -324,29 +290,28 @@ class ContinualClassifier:
         classifier.load_state(state)
         return classifier
 
+    def _run(self, step: Step) -> dict[str, float]:
+        with self.compute.determinism():
+            return step.run() or {}
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What fails or is interrupted within leaves the classifier as it was before."""
+        before = self.state()
+        try:
+            yield
+        except BaseException:
+            self.load_state(before)
+            raise
+
     def _answers(self, images: ImageSet | Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
         if not self.classes:
             raise LcaError("this classifier has not learnt any class yet; call learn first")
         if not len(images):
             return []
         features = self.features(images)
-        rows = self.probabilities(features, branch).cpu()
         distances = self.method.percentiles(features, branch or self.branch)
-        answers = []
-        for number, row in enumerate(rows):
-            far = None if distances is None else dict(zip(self.classes, distances[number].tolist(), strict=True))
-            nearest_class = None if far is None else min(far.values())
-            answers.append(
-                Prediction(
-                    self.classes[int(row.argmax())],
-                    float(row.max()),
-                    dict(zip(self.classes, row.tolist(), strict=True)),
-                    nearest_class,
-                    far,
-                    nearest_class is not None and nearest_class >= unknown_at,
-                )
-            )
-        return answers
+        return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
 
     def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
         """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""
@@ -369,7 +334,7 @@ class ContinualClassifier:
     def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
         if not 0 <= held_out < 1:
             raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
-        images, report = self._read(data)
+        images, report = self.read(data)
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(
                 f"CHECK: {name!r} is learnt as a new class beside the known {known!r}; if they are the same, "
@@ -378,19 +343,3 @@ class ContinualClassifier:
         mask = share_mask(images, held_out, self.recipe.seed, SMALLEST)
         rows, kept_back = torch.nonzero(~mask)[:, 0], torch.nonzero(mask)[:, 0]
         return Task(self.tasks, images.classes, images.subset(rows), images.subset(kept_back)), report
-
-    def _read(self, data: Labelled) -> tuple[ImageSet, ReadingReport]:
-        if isinstance(data, ImageSet):
-            present = [name for label, name in enumerate(data.classes) if (data.labels == label).any()]
-            if not present:
-                raise LcaError("the set of images is empty")
-            whole = len(present) == len(data.classes)
-            return data if whole else data.of_classes(present), ReadingReport(read=len(data))
-        if isinstance(data, str | Path):
-            images, report = read_class_folders(Path(data), self.working_size, self.progress)
-        else:
-            images, report = read_labelled(labelled_pairs(data), self.working_size, self.progress)
-        for line in report.lines():
-            self.progress.warning(line)
-        self.reading = report
-        return images, report

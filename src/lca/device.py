@@ -221,9 +221,10 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
     return graph
 
 
-def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    return _libraries() | {"lca": lca.__version__, "lca sources": _sources(), "python": platform.python_version()}
+def versions(rooms: tuple[str, ...] = ("",)) -> dict[str, str]:
+    """Of what the numbers depend on; of our own code, that of some rooms."""
+    own = {"lca": lca.__version__, "lca sources": sources_hash(rooms)}
+    return _libraries() | own | {"python": platform.python_version()}
 
 
 @cache
@@ -232,12 +233,14 @@ def _libraries() -> dict[str, str]:
 
 
 @cache
-def _sources() -> str:
-    """A hash of the package's code: between two releases the version does not tell."""
-    folder = Path(lca.__file__).parent
+def sources_hash(rooms: tuple[str, ...] = ("",), package: Path = Path(lca.__file__).parent) -> str:
+    """A hash of the code of some rooms of the package, by default all: between two releases the version does not tell.
+    A room is a folder or a file."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if any(name.is_relative_to(room) for room in rooms):
+            digest.update(name.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -145,8 +145,10 @@ class FeatureExtractor(nn.Module):
             features: Tensor = torch.func.functional_call(self, swapped, (views,))
         return features
 
-    def evaluation_views(self, pixels: Pixels) -> Tensor:
-        return evaluation_view(pixels.to(self.compute.device), self.preprocessing, self.centre_crop, self.scaling)
+    def evaluation_views(self, pixels: Pixels, centre_crop: float | None = None) -> Tensor:
+        """What is seen of images: their centre, by default as much of it as of all images."""
+        crop = self.centre_crop if centre_crop is None else centre_crop
+        return evaluation_view(pixels.to(self.compute.device), self.preprocessing, crop, self.scaling)
 
 
 class _Pooled(nn.Module):
@@ -170,12 +172,14 @@ def extract(
     batch_size: int = 256,
     embed: Callable[..., Tensor] | None = None,
     known: Sequence[Tensor] = (),
+    centre_crop: float | None = None,
 ) -> Tensor:
     """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
 
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself, and of what is known of the
     images besides, a row each. Several ranks share out the images; all of them get all features. A compiled transformer
     gets batches of one size, the last one filled up with its first image; fewer images than that are not worth it.
+    `centre_crop` is another than the extractor's.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     training, device = extractor.training, extractor.compute.device
@@ -190,7 +194,7 @@ def extract(
         for index in own.split(batch_size):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]
-            views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"))
+            views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"), centre_crop)
             rows.append((embed or extractor)(views, *inputs)[: len(index)])
             advance(len(index))
     extractor.train(training)

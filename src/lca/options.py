@@ -3,12 +3,13 @@
 Every part's options stand beside the part; `recipe` puts them together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from lca.errors import LcaError, nearest
+from lca.registry import Registry
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -32,6 +33,45 @@ class NamedOptions(Options):
     """Options of a registered thing: `name` says which one."""
 
     name: str
+
+
+def one_of(table: Registry[Any], default: str, tag: str = "name", shared: bool = False) -> Callable[[Any], Any]:
+    """A validator: a name, or a mapping in which `tag` names one, becomes the options of what is registered under it.
+
+    Things of a table that is `shared` may stand in one another's section: what another one has, at its default, is left
+    out. Files of earlier versions hold the options of all of them.
+    """
+
+    def choose(value: Any) -> Any:
+        if isinstance(value, BaseModel):
+            return value
+        section = {tag: value} if isinstance(value, str) else value
+        if not isinstance(section, Mapping):
+            raise ValueError(f"expected a name or a mapping with a {tag}, got {value!r}")
+        section = {tag: default, **section}
+        try:
+            chosen = options_of(table[section[tag]])
+        except LcaError as error:
+            raise ValueError(str(error)) from None
+        others = {key: value for key, value in section.items() if key not in chosen.model_fields} if shared else {}
+        for key, given in others.items():
+            owners = {name: options_of(table[name]).model_fields.get(key) for name in table}
+            defaults = {name: field.default for name, field in owners.items() if field is not None}
+            if given in defaults.values():
+                section.pop(key)
+            elif defaults:
+                raise ValueError(
+                    f"{key} is for {' and '.join(defaults)}; with {tag}: {section[tag]} it would do nothing"
+                )
+        return chosen.model_validate(section)
+
+    return choose
+
+
+def options_of(thing: Any) -> type[Options]:
+    """The options of a registered thing: its class attribute `Options`, or the thing itself where it is all options."""
+    chosen: type[Options] = getattr(thing, "Options", thing)
+    return chosen
 
 
 def validate(model: type[Model], content: Any, origin: str) -> Model:

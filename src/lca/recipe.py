@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from lca.backbones import BackboneOptions
 from lca.data.options import DataOptions
 from lca.errors import LcaError, nearest
 from lca.methods import MethodOptions, methods
-from lca.options import Options, validate
+from lca.options import Options, one_of, validate
 from lca.recipe_files import parse_override, read_yaml, recipe_names, shipped_recipes
 from lca.training.options import TrainingOptions
 from lca.tuning import TuningOptions, tuners
@@ -67,12 +67,12 @@ class Recipe(Options):
     @field_validator("method", mode="before")
     @classmethod
     def _method(cls, value: Any) -> Any:
-        return _choose(value, DEFAULT_NAMES["method"], lambda name: methods[name].Options)
+        return one_of(methods, DEFAULT_NAMES["method"])(value)
 
     @field_validator("tuning", mode="before")
     @classmethod
     def _tuning(cls, value: Any) -> Any:
-        return _choose(value, DEFAULT_NAMES["tuning"], lambda name: tuners[name].Options)
+        return one_of(tuners, DEFAULT_NAMES["tuning"])(value)
 
     def dump(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe.model_validate` is its inverse."""
@@ -130,20 +130,6 @@ def of_all_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key not in own}
 
 
-def _choose(value: Any, default: str, options_of: Any) -> Any:
-    """The options object a section names: `lora`, `{name: lora, rank: 4}` or options already made."""
-    if isinstance(value, BaseModel):
-        return value
-    section = {"name": value} if isinstance(value, str) else value
-    if not isinstance(section, Mapping):
-        raise ValueError(f"expected a name or a mapping with a name, came {value!r}")
-    try:
-        chosen = options_of(section.get("name", default))
-    except LcaError as error:
-        raise ValueError(str(error)) from None
-    return chosen.model_validate({"name": default, **section})
-
-
 SCALES = ("mini",)
 """Sections that a recipe may have beside its keys."""
 
@@ -167,9 +153,10 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = (), scale: str | N
     return content
 
 
-def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A validated recipe; every mistake is an `LcaError` that names the key."""
-    content = read_recipe(name_or_path, overrides)
+def load_recipe(name_or_path: str, overrides: Iterable[str] = (), changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A validated recipe, with overrides as text and then `changes` as a mapping; every mistake is an `LcaError` that
+    names the key."""
+    content = merge_mappings(read_recipe(name_or_path, overrides), changes or {})
     content.setdefault("name", Path(name_or_path).stem)
     if "cells" in content or "grid" in content:
         raise LcaError(f"{name_or_path} is a sweep of several runs: use `lca sweep {name_or_path}`")

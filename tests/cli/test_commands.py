@@ -243,10 +243,10 @@ def test_the_main_table_is_there_at_the_mini_scale(lca, tmp_path):
 
 
 def test_a_sweep_with_a_failed_cell(lca, recipe, monkeypatch):
-    def phases(self, task, labels):
+    def steps(self, task, labels):
         raise RuntimeError("the disk is on fire")
 
-    monkeypatch.setattr(methods["joint"], "phases", phases)
+    monkeypatch.setattr(methods["joint"], "steps", steps)
     code, out, err = lca("sweep", recipe(), "--grid", "method=[finetune, joint]")
     assert code == 1
     assert "finetune" in out

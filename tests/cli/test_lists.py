@@ -4,7 +4,7 @@ import pytest
 
 from lca.backbones import embedded_names
 from lca.data.sources import sources
-from lca.merging.incremental import operators
+from lca.merging.operators import operators
 from lca.methods import methods
 from lca.recipe_files import recipe_names
 from lca.tuning import tuners

@@ -113,7 +113,7 @@ def test_a_table_a_file_and_a_radar(lca, model):
 def drawn(monkeypatch):
     """The radars that were drawn, as figures."""
     figures = []
-    monkeypatch.setattr("lca.report.radars.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("lca.report.robustness.save", lambda figure, path: figures.append(figure))
     return figures
 
 
@@ -167,7 +167,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_measuring(lca, model
         ((*three, "--out", "other.json/one.json"), "other.json/one.json cannot be written"),
         ((*three, "--out", "photos"), "photos cannot be written"),
         ((*three, "--radar", "other.json/radar.png"), "other.json/radar.png cannot be written"),
-        ((*three, "--radar", "radar.xyz"), "--radar takes a name that ends with .png, .svg or .pdf; came radar.xyz"),
+        ((*three, "--radar", "radar.xyz"), "--radar takes a name that ends with .png, .svg or .pdf; got radar.xyz"),
         (
             ("--only", "fog", "--only", "pixelate", "--radar", "r.png"),
             "three kinds of damage or more; here fog, pixelate",
@@ -185,7 +185,7 @@ def test_numbers_are_printed_though_they_cannot_be_stored_or_drawn(lca, model, m
         raise LcaError("no room")
 
     monkeypatch.setattr("lca.files.write_atomic", full)
-    monkeypatch.setattr("lca.report.radars.save", full)
+    monkeypatch.setattr("lca.report.robustness.save", full)
     words = ("photos", "--only", "fog", "--only", "pixelate", "--only", "frost", "--severity", "5", "-q")
     for output in (("--out", "one.json"), ("--radar", "radar.png")):
         code, out, err = lca("robustness", "model", *words, *output)

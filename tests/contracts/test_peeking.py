@@ -10,7 +10,7 @@ import tiny
 from lca.data.images import ClosedError, ImageSet
 from lca.data.streams import Stream
 from lca.methods import methods
-from lca.methods._base import Phase
+from lca.methods._base import Step
 from lca.runs.experiment import run
 
 HOARDS = {
@@ -32,10 +32,10 @@ def test_a_method_that_hoards_images_fails(monkeypatch, tmp_path, hoard):
     hoarded = []
 
     class Hoarder(methods["finetune"]):
-        def phases(self, task, labels):
-            yield from super().phases(task, labels)
+        def steps(self, task, labels):
+            yield from super().steps(task, labels)
             hoarded.append(HOARDS[hoard](task))
-            yield Phase("rehearse", lambda _: {"images": float(sum(len(each.pixels) for each in hoarded))})
+            yield Step("rehearse", lambda: {"images": float(sum(len(each.pixels) for each in hoarded))})
 
     monkeypatch.setitem(methods._things, "finetune", Hoarder)
     with pytest.raises(ClosedError, match="a task that is over"):
@@ -50,21 +50,21 @@ def test_only_joint_needs_all_data():
 @pytest.mark.parametrize("name", list(methods))
 def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tmp_path, name):
     given, batches = [], []
-    phases, read = methods[name].phases, ImageSet.batch
+    steps, read = methods[name].steps, ImageSet.batch
 
     def watched(self, task, labels):
         gc.collect()
         assert all(batch() is None for batch in batches), "images of an earlier task are still held"
         given.append(task.classes)
         assert len(task.train) == 6 * len(task.classes)
-        yield from phases(self, task, labels)
+        yield from steps(self, task, labels)
 
     def remembered(self, *args, **options):
         batch = read(self, *args, **options)
         batches.append(weakref.ref(batch.canvas))
         return batch
 
-    monkeypatch.setattr(methods[name], "phases", watched)
+    monkeypatch.setattr(methods[name], "steps", watched)
     monkeypatch.setattr(ImageSet, "batch", remembered)
     chosen = tiny.recipe(method=tiny.method_section(name))
     results = run(chosen, tmp_path / "run")

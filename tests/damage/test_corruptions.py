@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from photographs import change, flat, photographs
 
 from lca.damage.corruptions import EXTRA, NAMES, STANDARD, corrupt, corruptions
 from lca.errors import LcaError
+from photographs import change, flat, photographs
 
 WITHOUT_DRAWS = {
     "defocus_blur",

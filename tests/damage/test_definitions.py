@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from photographs import change, flat, photographs
 from PIL import Image
 from scipy import ndimage, stats
 
@@ -17,6 +16,7 @@ from lca.damage.draws import Draws
 from lca.damage.frost_textures import FROSTS, frost_textures
 from lca.damage.sampling import bilinear, fold
 from lca.damage.sizes import levels, tier_of, unit
+from photographs import change, flat, photographs
 
 
 def draws(count=1, seed=0):

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from photographs import photographs
 from scipy import ndimage
 
 from lca.damage import blur, digital, noise, weather
 from lca.damage.corruptions import corrupt
 from lca.damage.draws import Draws
+from photographs import photographs
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SIZES = (32, 224)

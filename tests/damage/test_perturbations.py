@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from photographs import change, flat, photographs
 from PIL import Image
 from scipy import ndimage
 
@@ -13,6 +12,7 @@ from lca.damage import perturbations as sequences
 from lca.damage.perturbations import EXTRA, NAMES, NOISE, STANDARD, affine, frame_count, perturb, perturbations
 from lca.damage.sizes import tier_of
 from lca.errors import LcaError
+from photographs import change, flat, photographs
 
 WITH_DRAWS = {*NOISE, "snow", "spatter"}
 CLEAN = {"zoom_blur": 0, "brightness": 15, "rotate": 15, "shear": 15, "translate": 7, "scale": 15} | dict.fromkeys(

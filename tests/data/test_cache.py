@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import lca.files
 from lca.data import cache, decoding, sources
 from lca.data.decoding import read_together
 from lca.data.images import Packed, Pixels
@@ -319,7 +320,8 @@ def test_an_interrupt_leaves_nothing_half_written(tree, monkeypatch, home):
 
 def test_an_entry_is_on_the_disk_before_it_has_its_name(tree, monkeypatch, home):
     flushed = []
-    monkeypatch.setattr(cache, "flush", lambda path: flushed.append((path.name, (home / ("a" * 40)).exists())))
+    for module in (cache, lca.files):
+        monkeypatch.setattr(module, "flush", lambda path: flushed.append((path.name, (home / ("a" * 40)).exists())))
     cache.save("a" * 40, reading(tree), Progress())
     parts = {"pixels", "sizes.npy", "digests.npy", "several_frames.npy", "about.json"}
     assert {name for name, named in flushed if not named} >= parts

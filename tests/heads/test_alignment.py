@@ -11,24 +11,18 @@ from torch.nn import functional
 
 import lca.heads.alignment
 from allocations import LargestTensor
-from lca.heads.alignment import (
-    AlignmentOptions,
-    _batches,
-    align,
-    chosen_heads,
-    lca_loss,
-    lda_heads,
-    nearest_mean_mask,
-    pairwise_weights,
-)
-from lca.heads.branches import PRESETS, branch
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignBranch, _batches, align, chosen_heads, nearest_mean_mask
+from lca.heads.branch import choose_branch
+from lca.heads.growing import GrowingHeads, choose_head
+from lca.heads.lda import lda_heads
+from lca.heads.loss import lca_loss, pairwise_weights
+from lca.methods._branched import branch, presets
 from lca.randomness import generator
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 
 def options(**changes):
-    return AlignmentOptions(**{"name": "test", **changes})
+    return AlignBranch(**{"name": "test", **changes})
 
 
 # The pairwise term
@@ -147,7 +141,7 @@ def test_the_loss_and_its_gradient_follow_the_definition(case, filtered, seed):
 def test_classifier_alignment_is_plain_cross_entropy():
     random = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(30, 6, generator=random), torch.randint(0, 5, (30,), generator=random)
-    settings = options(**PRESETS["ca"])
+    settings = options(**presets["ca"])
     torch.testing.assert_close(lca_loss(logits, labels, settings, [3, 3]), functional.cross_entropy(logits, labels))
     by_class = options(robustness=0.0)
     means = [functional.cross_entropy(logits[labels == k], labels[labels == k]) for k in labels.unique()]
@@ -220,7 +214,7 @@ def separable(classes=6, width=8, count=40, seed=0, kind="full", distance=3.0):
 
 
 def random_heads(sizes=(2, 4), width=8, name="linear"):
-    heads = GrowingHeads(width, HeadOptions(name=name))
+    heads = GrowingHeads(width, choose_head(name))
     for number, size in enumerate(sizes):
         heads.append(heads.new_head(size, torch.Generator().manual_seed(number)))
     return heads
@@ -242,8 +236,9 @@ def test_alignment_learns_separable_gaussians_and_leaves_its_input(preset, kind)
     before = {name: tensor.clone() for name, tensor in heads.state()[0].items()}
     calls = []
     lr = 0.01 if kind == "cosine" else 0.1
-    settings = options(**{**PRESETS[preset], "epochs": 5, "lr": lr, "samples": 256, "batch_size": 16})
-    aligned, measured = align(heads, memory, settings, randomness, lambda: calls.append(1))
+    steps = {} if preset == "lda" else {"epochs": 5, "lr": lr, "samples": 256, "batch_size": 16}
+    settings = choose_branch({"name": "test", **presets[preset], **steps})
+    aligned, measured = settings.fit(heads, memory, randomness, lambda: calls.append(1))
     assert accuracy(heads, features, labels) < 0.6
     assert accuracy(aligned, features, labels) > 0.9
     assert aligned.sizes == [2, 4]
@@ -342,7 +337,7 @@ def test_an_alignment_that_made_things_worse_warns(recwarn):
     memory, heads = separable(distance=0.5)[0], random_heads()
     align(heads, memory, options(epochs=3, lr=0.05), randomness)
     assert not [each for each in recwarn if "larger" in str(each.message)]
-    with pytest.warns(UserWarning, match=r"branch 'test' made the loss of its first batch larger .* its lr \(30.0\)"):
+    with pytest.warns(UserWarning, match=r"the alignment made the loss of its first batch larger .* its lr \(30.0\)"):
         align(heads, memory, options(epochs=3, lr=30.0, start="lda"), randomness)
 
 
@@ -454,15 +449,15 @@ def test_start_lda_begins_from_the_closed_form():
 
 
 def test_presets_by_name_and_as_a_start():
-    assert branch("lca") == {"name": "lca", **PRESETS["lca"]}
+    assert branch("lca") == {"name": "lca", **presets["lca"]}
     own = branch({"preset": "lca", "name": "strong", "robustness": 1.0})
-    assert AlignmentOptions(**own) == options(**{**PRESETS["lca"], "name": "strong", "robustness": 1.0})
+    assert choose_branch(own) == options(**{**presets["lca"], "name": "strong", "robustness": 1.0})
     with pytest.raises(ValueError, match="unknown branch 'xlca'"):
         branch("xlca")
 
 
 def test_every_preset_is_valid():
-    assert {name: AlignmentOptions(**branch(name)).name for name in PRESETS} == {name: name for name in PRESETS}
+    assert {name: choose_branch(branch(name)).name for name in presets} == {name: name for name in presets}
 
 
 def test_drift_needs_statistics_after_the_merge():
@@ -471,8 +466,8 @@ def test_drift_needs_statistics_after_the_merge():
 
 
 def test_lda_has_nothing_to_start():
-    with pytest.raises(ValidationError, match="start: lda"):
-        options(kind="lda", start="lda")
+    with pytest.raises(ValueError, match="start is for align; with kind: lda it would do nothing"):
+        choose_branch({"name": "a", "kind": "lda", "start": "lda"})
 
 
 def test_branches_with_the_same_statistics_share_them():
@@ -490,9 +485,9 @@ def test_branches_with_the_same_statistics_share_them():
 
 
 def test_the_published_ca_and_lca_differ_where_the_code_does():
-    ca, lca = (AlignmentOptions(**branch(name)) for name in ("ca", "lca"))
+    ca, lca = (choose_branch(branch(name)) for name in ("ca", "lca"))
     assert (ca.robustness, ca.nearest_mean_filter, ca.average) == (0.0, False, "samples")
-    assert (lca.damage, lca.nearest_mean_filter, lca.average) == (0.1, True, "classes")
+    assert (lca.robustness, lca.nearest_mean_filter, lca.average) == (0.1, True, "classes")
     assert ca.memory_key == lca.memory_key
     assert math.isclose(ca.weight_decay, 5e-4)
 

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.heads.growing import GrowingHeads, HeadOptions, LinearHead, heads, linear_heads
+from lca.heads.growing import CosineOptions, GrowingHeads, LinearHead, LinearOptions, heads, linear_heads
 
 KINDS = ["linear", "mlp", "cosine", "prototype"]
 FEATURES = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
@@ -13,8 +13,14 @@ def random(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def options_of(name, **options):
+    """Options of a head; a bias only where it has one."""
+    fields = heads[name].Options.model_fields
+    return heads[name].Options(**{key: value for key, value in options.items() if key != "bias" or key in fields})
+
+
 def grown(name="linear", sizes=(2, 3), **options):
-    growing = GrowingHeads(6, HeadOptions(name=name, **options))
+    growing = GrowingHeads(6, options_of(name, **options))
     for number, size in enumerate(sizes):
         growing.append(growing.new_head(size, random(number)))
     return growing
@@ -38,18 +44,18 @@ def test_logits_grow_and_old_ones_stay(name):
 @pytest.mark.parametrize("biases", [(False, False), (True, True), (True, False)])
 @pytest.mark.parametrize("kind", list(heads))
 def test_logits_at_once_are_the_same(kind, biases):
-    growing = GrowingHeads(6, HeadOptions(name=kind))
+    growing = GrowingHeads(6, heads[kind].Options())
     for number, bias in enumerate(biases):
-        options = HeadOptions(name=kind, bias=bias, init="uniform")
+        options = options_of(kind, bias=bias, init="uniform")
         growing.append(growing.new_head(2 + number, random(number), options))
     torch.testing.assert_close(growing.at_once(FEATURES), growing(FEATURES))
 
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_cosines_at_once_are_the_same_with_scales_of_their_own(trained):
-    growing = GrowingHeads(6, HeadOptions(name="cosine"))
+    growing = GrowingHeads(6, CosineOptions())
     for number, scale in enumerate((3.0, 20.0)):
-        options = HeadOptions(name="cosine", scale=scale, train_scale=trained)
+        options = CosineOptions(scale=scale, train_scale=trained)
         growing.append(growing.new_head(2 + number, random(number), options))
     torch.testing.assert_close(growing.at_once(FEATURES), growing(FEATURES))
     for found, parameter in zip(gradients(growing, growing.at_once), gradients(growing, growing), strict=True):
@@ -77,7 +83,7 @@ def test_linear_by_hand():
 
 
 def test_a_new_linear_head_has_the_published_spread():
-    weight = LinearHead(500, 40, HeadOptions(), random()).weight.detach()
+    weight = LinearHead(500, 40, LinearOptions(), random()).weight.detach()
     assert float(weight.std()) == pytest.approx(0.02, rel=0.02)
     assert float(weight.mean()) == pytest.approx(0, abs=1e-3)
 
@@ -182,7 +188,7 @@ def test_a_copy_is_independent():
 def test_loading_heads_of_another_width_says_so():
     part, meta = grown().state()
     with pytest.raises(LcaError, match=r"head 0: weight has shape \(2, 6\), expected \(2, 9\)"):
-        GrowingHeads(9, HeadOptions()).load(part, meta)
+        GrowingHeads(9, LinearOptions()).load(part, meta)
 
 
 def test_extend_takes_only_the_newer_heads():
@@ -202,7 +208,7 @@ def test_heads_of_given_rows():
     assert built.sizes == [2, 3]
     torch.testing.assert_close(built(FEATURES), FEATURES @ weight.T + bias)
     part, meta = built.state()
-    twin = GrowingHeads(6, HeadOptions(name="cosine"))
+    twin = GrowingHeads(6, CosineOptions())
     twin.load(part, meta)
     assert torch.equal(twin(FEATURES), built(FEATURES))
 
@@ -210,7 +216,7 @@ def test_heads_of_given_rows():
 def test_heads_are_drawn_from_the_generator():
     assert torch.equal(grown().tasks[0].weight, grown().tasks[0].weight)
     assert not torch.equal(
-        LinearHead(6, 2, HeadOptions(), random(0)).weight, LinearHead(6, 2, HeadOptions(), random(1)).weight
+        LinearHead(6, 2, LinearOptions(), random(0)).weight, LinearHead(6, 2, LinearOptions(), random(1)).weight
     )
 
 
@@ -256,12 +262,12 @@ def test_how_rows_start():
         bound = width**-0.5
         for name, usual in (("linear", "normal"), ("mlp", "normal"), ("cosine", "uniform")):
             for init in (None, "normal", "uniform"):
-                growing = GrowingHeads(width, HeadOptions(name=name, init=init, bias=True))
+                growing = GrowingHeads(width, options_of(name, init=init, bias=True))
                 head = growing.new_head(200, random())
                 weight = (head.output if name == "mlp" else head).weight.detach()
                 uniform = (init or usual) == "uniform"
                 assert float(weight.std()) == pytest.approx(bound / 3**0.5 if uniform else 0.02, rel=0.05)
                 assert (weight.abs().max() <= bound) or not uniform
-        bias = LinearHead(width, 200, HeadOptions(bias=True, init="uniform"), random()).bias.detach()
+        bias = LinearHead(width, 200, LinearOptions(bias=True, init="uniform"), random()).bias.detach()
         assert float(bias.std()) == pytest.approx(bound / 3**0.5, rel=0.2)
-        assert not LinearHead(width, 200, HeadOptions(bias=True), random()).bias.any()
+        assert not LinearHead(width, 200, LinearOptions(bias=True), random()).bias.any()

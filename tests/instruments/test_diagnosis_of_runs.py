@@ -18,8 +18,9 @@ from lca.errors import LcaError
 from lca.evaluation.overlap import overlaps
 from lca.evaluation.similarity import linear_cka, mean_cosine
 from lca.files import read_json, write_json
-from lca.instruments.diagnosis import AS_TRAINED, PAIRS, diagnose_run
+from lca.instruments.diagnosis import PAIRS, diagnose_run
 from lca.progress import LineProgress, Progress
+from lca.results.measured import AS_TRAINED
 from lca.runs.experiment import run
 
 lca = tiny.lca_command
@@ -215,7 +216,7 @@ def test_the_same_data_with_another_recipe_has_its_name(sweep, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, "digits with seed 5 came 2 times"),
+        ({}, "digits with seed 5 is given 2 times"),
         ({"recipe.seed": 6, "recipe.precision": "bf16"}, "no seeds of one recipe:\n  recipe.precision: auto -> bf16"),
         ({"recipe.seed": 6, "tasks": []}, "not measured alike: tasks of one has other parts"),
         ({"recipe.seed": 6, "tasks.2.task": 4}, "not measured alike: 3 and 4 at one place"),

@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from lca.heads.alignment import AlignmentOptions, align
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.alignment import AlignBranch, align
+from lca.heads.growing import GrowingHeads, LinearOptions
+from lca.heads.lda import LdaBranch
 from lca.instruments.theory.measure import Settings, Subject, Truth, measure, true_gaussians
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 WIDTH, SIZES = 6, [3, 2]
-OPTIONS = AlignmentOptions(name="few", samples=8, per_class=4, epochs=20, lr=0.3, robustness=0.0)
+OPTIONS = AlignBranch(name="few", samples=8, per_class=4, epochs=20, lr=0.3, robustness=0.0)
 
 
 def features(seed, images=12):
@@ -26,7 +27,7 @@ def features(seed, images=12):
 def subject(seed, options=OPTIONS):
     """Heads aligned, on the eight samples of every class, as a branch does it after its second task."""
     memory = true_gaussians(*features(seed), CovarianceOptions())
-    heads = GrowingHeads(WIDTH, HeadOptions())
+    heads = GrowingHeads(WIDTH, LinearOptions())
     for size in SIZES:
         heads.append(heads.new_head(size, torch.Generator().manual_seed(seed)))
     aligned, _ = align(heads, memory, options, lambda what, epoch, on: generator(seed, what, 1, epoch, on))
@@ -70,12 +71,12 @@ def test_redrawn_samples_are_those_of_all_epochs():
 
 @pytest.mark.parametrize(
     ("changes", "aligned"),
-    [({}, True), ({"kind": "lda"}, False), ({"mean_decay": 0.1}, False), ({"train_heads": "none"}, False)],
+    [({}, True), (None, False), ({"mean_decay": 0.1}, False), ({"train_heads": "none"}, False)],
 )
 def test_whether_the_heads_saw_the_samples(changes, aligned):
     memory = GaussianMemory(CovarianceOptions())
     memory.observe(0, torch.randn(3, WIDTH))
-    options = OPTIONS.model_copy(update=changes)
+    options = LdaBranch(name="few") if changes is None else OPTIONS.model_copy(update=changes)
 
     def learnt(task, trained_on="cpu"):
         return Subject(task, lambda rows: rows, memory, options, SIZES, 0, trained_on).learnt_from_drawn

@@ -6,7 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lca.errors import LcaError
-from lca.merging.incremental import IncrementalMerge, MergeOptions, check_merge, operators, trim
+from lca.merging.incremental import IncrementalMerge
+from lca.merging.operators import Agree, MaxAbs, Mean, Sum, operators, trim
 
 PREVIOUS = torch.tensor([1.0, 1.0, -2.0, 3.0])
 CURRENT = torch.tensor([3.0, -4.0, -1.0, 0.0])
@@ -18,7 +19,8 @@ vectors = st.integers(1, 12).flatmap(
 
 
 def merge(name, previous, current, count=1, keep=1.0):
-    return operators[name](torch.as_tensor(previous), torch.as_tensor(current), count=count, keep=keep)
+    operator = operators[name](**({"keep": keep} if name == "ties" else {}))
+    return operator(torch.as_tensor(previous), torch.as_tensor(current), count)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +108,15 @@ def test_trimming_never_keeps_nothing():
 
 
 def test_sum_needs_tasks_that_start_from_the_base():
-    check_merge(MergeOptions(operator="sum"), "base")
+    Sum().check("base")
     for start in ("merged", "previous"):
         with pytest.raises(LcaError, match="init_from: base"):
-            check_merge(MergeOptions(operator="sum"), start)
+            Sum().check(start)
 
 
 def test_an_unknown_operator_suggests_the_nearest():
     with pytest.raises(LcaError, match="'max_abs'"):
-        check_merge(MergeOptions(operator="maxabs"), "merged")
+        operators["maxabs"]
 
 
 def parameters(seed):
@@ -122,8 +124,8 @@ def parameters(seed):
     return {"a": torch.randn(3, 2, generator=random), "b": torch.randn(4, generator=random)}
 
 
-def run(options, tasks):
-    merged = IncrementalMerge.start(options, parameters(0))
+def run(operator, tasks):
+    merged = IncrementalMerge.start(operator, parameters(0))
     for task in tasks:
         merged = merged.add(parameters(task))
     return merged
@@ -132,38 +134,38 @@ def run(options, tasks):
 @pytest.mark.parametrize("name", list(operators))
 def test_the_first_task_enters_unchanged(name):
     keep = {"keep": 0.3} if name == "ties" else {}
-    merged = run(MergeOptions(operator=name, **keep), [1]).parameters()
+    merged = run(operators[name](**keep), [1]).parameters()
     for key, tensor in parameters(1).items():
         torch.testing.assert_close(merged[key], tensor)
 
 
 def test_before_the_first_task_it_is_the_base():
-    for key, tensor in run(MergeOptions(), []).parameters().items():
+    for key, tensor in run(Agree(), []).parameters().items():
         assert torch.equal(tensor, parameters(0)[key])
 
 
 @given(tasks=st.lists(st.integers(1, 50), min_size=1, max_size=6))
 def test_the_running_mean_is_the_mean_of_all(tasks):
-    merged = run(MergeOptions(operator="mean"), tasks).parameters()
+    merged = run(Mean(), tasks).parameters()
     for key, tensor in merged.items():
         torch.testing.assert_close(tensor, torch.stack([parameters(task)[key] for task in tasks]).mean(0))
 
 
 def test_the_sum_adds_all_task_vectors_to_the_base():
-    merged = run(MergeOptions(operator="sum"), [1, 2, 3]).parameters()
+    merged = run(Sum(), [1, 2, 3]).parameters()
     for key, tensor in merged.items():
         base = parameters(0)[key]
         torch.testing.assert_close(tensor, base + sum(parameters(task)[key] - base for task in (1, 2, 3)))
 
 
 def test_alpha_scales_the_vector_around_the_base():
-    full, half = (run(MergeOptions(alpha=alpha), [1, 2]).parameters() for alpha in (1.0, 0.5))
+    full, half = (run(Agree(alpha=alpha), [1, 2]).parameters() for alpha in (1.0, 0.5))
     for key, base in parameters(0).items():
         torch.testing.assert_close(half[key] - base, (full[key] - base) / 2)
 
 
 def test_the_magnitude_of_max_abs_never_falls():
-    merged, last = IncrementalMerge.start(MergeOptions(operator="max_abs"), parameters(0)), 0.0
+    merged, last = IncrementalMerge.start(MaxAbs(), parameters(0)), 0.0
     for task in range(1, 8):
         merged = merged.add(parameters(task))
         size = float(torch.cat([each.abs().flatten() for each in merged.vector.values()]).sum())
@@ -172,20 +174,20 @@ def test_the_magnitude_of_max_abs_never_falls():
 
 
 def test_two_vectors_are_held_however_many_tasks():
-    merged = run(MergeOptions(operator="agree"), range(1, 9))
+    merged = run(Agree(), range(1, 9))
     held = [tensor for each in vars(merged).values() if isinstance(each, dict) for tensor in each.values()]
     assert sum(tensor.untyped_storage().nbytes() for tensor in held) == 2 * 4 * (3 * 2 + 4)
     assert merged.count == 8
 
 
 def test_adding_leaves_what_was_there():
-    merged = run(MergeOptions(operator="max_abs"), [1])
+    merged = run(MaxAbs(), [1])
     kept = {key: tensor.clone() for key, tensor in merged.vector.items()}
     merged.add(parameters(2))
     assert all(torch.equal(merged.vector[key], kept[key]) for key in kept)
 
 
 def test_nothing_tuned_merges_to_nothing():
-    merged = IncrementalMerge.start(MergeOptions(), {}).add({}).add({})
+    merged = IncrementalMerge.start(Agree(), {}).add({}).add({})
     assert merged.parameters() == {}
     assert merged.count == 2

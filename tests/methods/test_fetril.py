@@ -265,11 +265,11 @@ def test_the_state_can_be_taken_up_after_every_step(tmp_path):
         task = tiny.task(number, counts)
         classes += counts
         labels = [classes.index(name) for name in counts]
-        steps = [(p, s) for p, phase in enumerate(restored().phases(task, labels)) for s in range(phase.steps)]
-        assert len(steps) == (4 if number == 0 else 1)
-        for place, step in steps:
+        count = len(list(restored().steps(task, labels)))
+        assert count == (4 if number == 0 else 1)
+        for number in range(count):
             method = restored()
-            list(method.phases(task, labels))[place].run(step)
+            list(method.steps(task, labels))[number].run()
             save_state(tmp_path, method.state())
             stored = load_state(tmp_path)
         method = restored()

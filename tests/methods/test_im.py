@@ -6,12 +6,15 @@ import torch
 from lca.data.views import AugmentOptions
 from lca.features import extract
 from lca.files import State, load_state, save_state
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.growing import HeadOptions
+from lca.heads.alignment import AlignBranch
+from lca.heads.branch import BranchOptions, kinds
+from lca.heads.growing import heads
+from lca.merging.operators import operators
 from lca.methods import methods
 from lca.methods.im import ImOptions, IncrementalMerging
+from lca.options import options_of
 from lca.progress import Progress
-from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.drift import drifts
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from lca.training.options import TrainingOptions
 from lca.tuning.lora import LoraOptions
@@ -22,9 +25,8 @@ TASKS = (("a", "b"), ("c", "d"), ("e", "f"))
 
 def learn(method, task, classes):
     classes += [name for name in task.classes if name not in classes]
-    for phase in method.phases(task, [classes.index(name) for name in task.classes]):
-        for step in range(phase.steps):
-            phase.run(step)
+    for step in method.steps(task, [classes.index(name) for name in task.classes]):
+        step.run()
     method.finish_task()
 
 
@@ -78,7 +80,6 @@ def differ(one, two):
 # Every option changes a number: (base, change) of the option sections
 
 ALIGNMENT = {
-    "kind": ({}, {"kind": "lda"}),
     "robustness": ({}, {"robustness": 1.0}),
     "entropy": ({}, {"entropy": 1.0}),
     "logit_norm": ({}, {"logit_norm": 0.1}),
@@ -163,18 +164,15 @@ METHOD = {
     "merge": ({}, {"merge": {"operator": "mean"}}),
     "init_from": ({}, {"init_from": "previous"}),
     "head": ({}, {"head": {"name": "mlp"}}),
-    "align": ({}, {"align": [{**ALIGN, "kind": "none"}]}),
+    "align": ({}, {"align": [{"name": "a", "kind": "none"}]}),
 }
 
 
 @pytest.mark.parametrize(
     ("model", "cases", "besides"),
     [
-        (AlignmentOptions, ALIGNMENT, {"name"}),
+        (AlignBranch, ALIGNMENT, {"name", "kind"}),
         (CovarianceOptions, COVARIANCE, set()),
-        (DriftOptions, DRIFT, set()),
-        (ImOptions.model_fields["merge"].annotation, MERGE, set()),
-        (HeadOptions, HEAD, set()),
         (TrainingOptions, TRAINING, set()),
         (AugmentOptions, AUGMENT, set()),
         (LoraOptions, LORA, {"name"}),
@@ -183,6 +181,11 @@ METHOD = {
 )
 def test_no_option_is_forgotten(model, cases, besides):
     assert set(cases) | besides == set(model.model_fields)
+
+
+@pytest.mark.parametrize(("table", "cases"), [(drifts, DRIFT), (operators, MERGE), (heads, HEAD)])
+def test_no_option_of_what_is_registered_is_forgotten(table, cases):
+    assert set(cases) == {key for name in table for key in options_of(table[name]).model_fields}
 
 
 @pytest.mark.parametrize("key", ALIGNMENT)
@@ -198,6 +201,17 @@ def test_which_heads_are_aligned_changes_a_number(run):
     branches = [{**ALIGN, "name": choice, "train_heads": choice} for choice in choices]
     logits = run({"align": branches}, TASKS, seed=4)[1]
     assert all(differ(logits[one], logits[two]) for number, one in enumerate(choices) for two in choices[:number])
+
+
+def test_the_kind_of_a_branch_and_its_own_options_change_a_number(logits_of):
+    lda = {"name": "a", "kind": "lda"}
+    logits = [
+        logits_of({"align": [each]})
+        for each in (ALIGN, lda, {**lda, "shrinkage": 0.9}, {"preset": "none", "name": "a"})
+    ]
+    assert all(differ(one, two) for number, one in enumerate(logits) for two in logits[:number])
+    assert {*kinds} == {"align", "lda", "none"}
+    assert {*kinds["lda"].model_fields} - {*BranchOptions.model_fields} == {"shrinkage"}
 
 
 @pytest.mark.parametrize("key", COVARIANCE)
@@ -432,7 +446,7 @@ def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, ["a", "b"])
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = drifts[model](before, after, DriftOptions(model=model))
+    transport = drifts[model]().fit(before, after)
     for label, gaussian in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(gaussian.mean[None])[0])
         torch.testing.assert_close(memory.classes[label].factor, transport.rows(gaussian.factor))
@@ -465,14 +479,9 @@ def test_the_state_can_be_taken_up_after_every_step(run, make_setting, make_task
         task = make_task(index, names, 5)
         classes += [name for name in names if name not in classes]
         labels = [classes.index(name) for name in names]
-        steps = [
-            (p, s)
-            for p, phase in enumerate(_phases(make_setting, chosen, stored, task, labels))
-            for s in range(phase.steps)
-        ]
-        for place, step in steps:
+        for number in range(len(_steps(make_setting, chosen, stored, task, labels))):
             method = _restored(make_setting, chosen, stored)
-            list(method.phases(task, labels))[place].run(step)
+            list(method.steps(task, labels))[number].run()
             save_state(tmp_path, method.state())
             stored = load_state(tmp_path)
         method = _restored(make_setting, chosen, stored)
@@ -490,22 +499,23 @@ def _restored(make_setting, chosen, stored: State | None):
     return method
 
 
-def _phases(make_setting, chosen, stored, task, labels):
-    return list(_restored(make_setting, chosen, stored).phases(task, labels))
+def _steps(make_setting, chosen, stored, task, labels):
+    return list(_restored(make_setting, chosen, stored).steps(task, labels))
 
 
-def test_the_phases_of_a_task(make_setting, make_task):
+def test_the_steps_of_a_task(make_setting, make_task):
     method = IncrementalMerging(make_setting(), ImOptions(align=["none", "ca", "lda"]))
-    phases = list(method.phases(make_task(0, ("a", "b")), [0, 1]))
-    assert [(phase.name, phase.steps, phase.trunk) for phase in phases] == [
-        ("observe", 1, True),
-        ("finetune", 2, True),
-        ("merge", 1, True),
-        ("statistics", 1, False),
-        ("align ca", 1, False),
-        ("align lda", 1, False),
+    steps = list(method.steps(make_task(0, ("a", "b")), [0, 1]))
+    assert [(step.phase, step.number, step.count, step.trunk) for step in steps] == [
+        ("observe", 0, 1, True),
+        ("finetune", 0, 2, True),
+        ("finetune", 1, 2, True),
+        ("merge", 0, 1, True),
+        ("statistics", 0, 1, False),
+        ("align ca", 0, 1, False),
+        ("align lda", 0, 1, False),
     ]
-    names = [phase.name for phase in method.phases(make_task(0, ("a",)), [0])]
+    names = [step.phase for step in method.steps(make_task(0, ("a",)), [0])]
     assert names[:2] == ["observe", "head from mean"]
 
 
@@ -513,9 +523,9 @@ def test_features_from_before_are_extracted_only_where_something_can_move(run, m
     """In the first task there are no old Gaussians; a class alone gets its head from these features, though."""
     seen = []
 
-    def recording(extractor, images, progress, what):
+    def recording(extractor, images, progress, what, **more):
         seen.append(what)
-        return extract(extractor, images, progress, what)
+        return extract(extractor, images, progress, what, **more)
 
     monkeypatch.setattr("lca.methods._base.extract", recording)
     run(options(), tasks=TASKS[:2])
@@ -537,14 +547,13 @@ def test_a_trunk_serves_other_branches(run, make_setting, make_task):
     method = IncrementalMerging(make_setting(), ImOptions(**options()))
     donor = IncrementalMerging(make_setting(), ImOptions(align=["none"]))
     task = make_task(0, TASKS[0], 5)
-    for phase in donor.phases(task, [0, 1]):
-        if phase.trunk:
-            for step in range(phase.steps):
-                phase.run(step)
+    for step in donor.steps(task, [0, 1]):
+        if step.trunk:
+            step.run()
     method.load_trunk_state(donor.trunk_state())
-    for phase in method.phases(task, [0, 1]):
-        if not phase.trunk:
-            phase.run(0)
+    for step in method.steps(task, [0, 1]):
+        if not step.trunk:
+            step.run()
     method.finish_task()
     one, two = whole.state(), method.state()
     assert one.meta == two.meta

@@ -13,7 +13,7 @@ from lca.files import load_state, save_state
 from lca.methods.im import ImOptions, IncrementalMerging
 from lca.methods.macil import Macil, MacilOptions, whitening
 from lca.progress import Progress
-from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.drift import MeanShift
 from lca.training.options import TrainingOptions
 
 ALIGN = {"preset": "slca", "name": "macil", "samples": 16, "epochs": 2, "batch_size": 16}
@@ -24,9 +24,8 @@ LAST, FIXED = {"operator": "last"}, {"name": "cosine", "train_scale": False}
 
 def learn(method, task, classes):
     classes += [name for name in task.classes if name not in classes]
-    measured = []
-    for phase in method.phases(task, [classes.index(name) for name in task.classes]):
-        measured += [(phase.name, phase.run(step)) for step in range(phase.steps)]
+    steps = method.steps(task, [classes.index(name) for name in task.classes])
+    measured = [(step.phase, step.run()) for step in steps]
     method.finish_task()
     return measured
 
@@ -58,10 +57,10 @@ def run(make, make_task, make_images):
 
 def under_way(method, task, labels):
     """The second task after its first epoch: what `loss` needs is there, and the backbone has moved."""
-    phases = list(method.phases(task, labels))
-    assert [phase.name for phase in phases[:2]] == ["observe", "finetune"]
-    phases[0].run(0)
-    phases[1].run(0)
+    observe, first_epoch, *_ = method.steps(task, labels)
+    assert (observe.phase, first_epoch.phase) == ("observe", "finetune")
+    observe.run()
+    first_epoch.run()
 
 
 def covariances(method, task, shrinkage):
@@ -201,7 +200,7 @@ def test_the_old_means_move_as_the_new_images_around_them_did(make, make_task):
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, classes)
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = drifts["mean_shift"](before, after, DriftOptions(model="mean_shift"))
+    transport = MeanShift().fit(before, after)
     for label, (mean, factor) in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(mean[None])[0])
         assert not torch.allclose(memory.classes[label].mean, mean, rtol=0, atol=1e-3)
@@ -257,11 +256,11 @@ def test_the_state_can_be_taken_up_in_the_middle_of_a_task(run, make, make_task,
         task = make_task(index, names, 5)
         classes += names
         labels = [classes.index(name) for name in names]
-        steps = [(p, s) for p, phase in enumerate(restored().phases(task, labels)) for s in range(phase.steps)]
-        assert len(steps) == 6
-        for place, step in steps:
+        count = len(list(restored().steps(task, labels)))
+        assert count == 6
+        for number in range(count):
             method = restored()
-            list(method.phases(task, labels))[place].run(step)
+            list(method.steps(task, labels))[number].run()
             save_state(tmp_path, method.state())
             stored = load_state(tmp_path)
         method = restored()
@@ -282,7 +281,8 @@ def test_a_restart_measures_with_the_features_of_before_the_task(make, make_task
     twin = make(calibration=3.0)
     twin.load_state(method.state())
     for each in (method, twin):
-        list(each.phases(task, [2, 3, 4]))[1].run(1)
+        _, _, second_epoch, *_ = each.steps(task, [2, 3, 4])
+        second_epoch.run()
     for place, covariance in enumerate(shrunk):
         found = twin.training._whitening[place].double().numpy()
         np.testing.assert_allclose(found.T @ found, np.linalg.inv(covariance), rtol=1e-3, atol=1e-5)

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 import tiny
 from lca.data.streams import Task
-from lca.heads.branches import PRESETS
+from lca.methods._branched import presets
 from lca.methods.mos import MosOptions, orthogonality
 from lca.runs.experiment import run
 
@@ -226,7 +226,7 @@ def test_the_preset_is_the_published_alignment():
         240, True, 30, "random", 240,
     )  # fmt: skip
     assert (preset.lr, preset.weight_decay, preset.start, preset.first_task) == (0.005, 5e-4, "cumulative", False)
-    assert "mos" in PRESETS
+    assert "mos" in presets
 
 
 def test_the_first_task_is_aligned_only_where_a_branch_says_so():

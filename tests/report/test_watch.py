@@ -147,7 +147,7 @@ def test_what_is_done_again_counts_once_and_a_new_start_counts_anew():
         event("started", tasks=2, classes=4),
         event("step", task=0, phase="finetune", step=0, seconds=9.0, loss=3.0),
         event("step", task=0, phase="finetune", step=0, seconds=1.0, loss=2.0),
-        event("evaluated", task=0, accuracies=["my branch 50.0"]),
+        event("evaluated", task=0, accuracy={"my branch": 50.0}),
     ):
         state.take(each)
     assert state.steps == {(0, "finetune", 0): {"seconds": 1.0, "loss": 2.0}}
@@ -157,6 +157,12 @@ def test_what_is_done_again_counts_once_and_a_new_start_counts_anew():
     assert state.seconds_left() == 0.75
     state.take(event("started", tasks=5, classes=4))
     assert (state.tasks, state.steps, state.accuracies) == (5, {}, {})
+
+
+def test_a_log_of_version_0_1_has_texts():
+    state = RunState()
+    state.take(event("evaluated", task=1, accuracies=["my branch 50.0", "best 97.3"]))
+    assert state.accuracies == {1: {"my branch": 50.0, "best": 97.3}}
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -243,7 +249,7 @@ def test_without_a_terminal_every_change_is_a_line(sweep_folder, finished, monke
     cells, rest = cells_shown(sweep_folder).split("im, digits, seed 6: ", 1)
     assert "1 running, 1 finished, 1 failed" in cells
     told = [line.rstrip() for line in rest.splitlines() if ": " in line or line.startswith(("running", "stopped"))]
-    two = ", ".join(json.loads(lines[ends[1] - 1])["accuracies"])
+    two = ", ".join(f"{name} {value:.1f}" for name, value in json.loads(lines[ends[1] - 1])["accuracy"].items())
     assert told[:2] == [f"running, 2 of 3 tasks, {two}", f"im, digits, seed 6: stopped, 2 of 3 tasks, {two}"]
     assert "im, digits, seed 5" not in rest, "nothing happened to the others"
 

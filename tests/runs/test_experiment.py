@@ -3,6 +3,8 @@
 import json
 import logging
 import multiprocessing
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +12,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import lca
 import tiny
 from lca.classifier import ContinualClassifier
+from lca.device import sources_hash
 from lca.errors import LcaError
 from lca.files import has_state, load_state, read_json
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.runs.folder import RunFolder
-from lca.runs.trunks import TrunkCache
+from lca.runs.trunks import ROOMS, TrunkCache
 
 QUICK_IM = tiny.recipe(method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1})
 
@@ -52,11 +56,14 @@ def test_a_finished_run(finished):
     assert results["data"]["near_copies"] is None, "nobody looked for them"
     assert results["data"]["as_published"] is None, "no benchmark"
     assert list(results["branches"]) == ["none", "best"]
-    assert [line["accuracies"] for line in log_of(finished, "evaluated")] == [
-        [
-            f"{name} {results['branches'][name]['metrics']['after_each_task']['sample_weighted'][task]:.1f}"
-            for name in ("none", "best")
-        ]
+    assert [(line["task"], line["accuracy"]) for line in log_of(finished, "evaluated")] == [
+        (
+            task,
+            {
+                name: pytest.approx(results["branches"][name]["metrics"]["after_each_task"]["sample_weighted"][task])
+                for name in ("none", "best")
+            },
+        )
         for task in range(4)
     ]
     one_class, several = ["head from mean"], ["finetune", "merge"]
@@ -246,10 +253,50 @@ def test_the_key_of_a_trunk(tmp_path, changes, same):
 
     def key(chosen):
         source = load_source(chosen.data, chosen.seed, 16, Progress())
-        model = ContinualClassifier(chosen, chosen.data.view.over(source.view), backbone=tiny.load_tiny_backbone())
+        model = ContinualClassifier(chosen, source.view, backbone=tiny.load_tiny_backbone())
         return TrunkCache(tmp_path, model, source)._folder.name
 
     assert (key(QUICK_IM) == key(tiny.recipe(QUICK_IM.dump(), changes))) is same
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of our code."""
+    return shutil.copytree(
+        Path(lca.__file__).parent, tmp_path / "lca", ignore=shutil.ignore_patterns("[!.]*.safetensors", "__pycache__")
+    )
+
+
+@pytest.mark.parametrize(
+    ("edited", "same"),
+    [
+        ("report/page.py", True),
+        ("cli/runs.py", True),
+        ("runs/experiment.py", True),
+        ("classifier.py", True),
+        ("training/loop.py", False),
+        ("heads/growing.py", False),
+        ("features.py", False),
+    ],
+)
+def test_an_edit_discards_trunks_only_where_they_are_computed(package, edited, same):
+    before, whole = sources_hash(ROOMS, package), sources_hash(package=package)
+    assert before == sources_hash(ROOMS), "the copy is as good"
+    sources_hash.cache_clear()
+    (package / edited).write_text((package / edited).read_text() + "\n# edited\n")
+    assert (sources_hash(ROOMS, package) == before) is same
+    assert sources_hash(package=package) != whole
+
+
+def test_what_computes_a_trunk_needs_no_other_room():
+    """Besides those that change no number: errors, options, files and what shows progress."""
+    package = Path(lca.__file__).parent
+    assert all((package / room).exists() for room in ROOMS)
+    files = [path for room in ROOMS for path in [package / room, *(package / room).rglob("*.py")] if path.is_file()]
+    lines = {line.strip() for path in files for line in path.read_text().splitlines()}
+    needed = {line.split()[1].split(".")[1] for line in lines if line.startswith(("from lca.", "import lca."))}
+    others = needed - {room.removesuffix(".py") for room in ROOMS}
+    assert others <= {"errors", "files", "options", "progress", "registry"}
 
 
 def test_exact_mode_computes_with_deterministic_algorithms(tmp_path, finished):

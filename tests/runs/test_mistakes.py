@@ -92,9 +92,7 @@ def test_a_diverged_alignment_is_an_error(tmp_path):
 
 
 def test_a_changed_view_keeps_the_rest_of_the_card():
-    view = DataOptions.model_validate({"view": {"centre_crop": 0.5}}).view.over(
-        load_source(DataOptions(), 0, 16, Progress()).view
-    )
+    view = load_source(DataOptions.model_validate({"view": {"centre_crop": 0.5}}), 0, 16, Progress()).view
     assert view.centre_crop == 0.5
     assert view.augment.crop_scale == (0.6, 1.0)
     assert not view.augment.flip

@@ -120,15 +120,15 @@ def test_the_key_does_not_depend_on_the_name():
 def broken(monkeypatch):
     """A switch: while it is on, `joint` fails in its second step."""
     state = {"on": True}
-    original = methods["joint"].phases
+    original = methods["joint"].steps
 
-    def phases(self, task, labels):
-        for phase in original(self, task, labels):
-            yield phase
+    def steps(self, task, labels):
+        for step in original(self, task, labels):
+            yield step
             if state["on"]:
                 raise RuntimeError("the disk is on fire")
 
-    monkeypatch.setattr(methods["joint"], "phases", phases)
+    monkeypatch.setattr(methods["joint"], "steps", steps)
     return state
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.statistics.drift import DriftOptions, drifts
+from lca.statistics.drift import drifts
 
 RANDOM = torch.Generator().manual_seed(4)
 BEFORE = torch.randn(200, 6, generator=RANDOM) @ torch.randn(6, 6, generator=RANDOM) + 2
@@ -12,7 +12,7 @@ OLD = torch.randn(5, 6, generator=RANDOM) + 3
 
 
 def transport(model, after, before=BEFORE, **options):
-    return drifts[model](before, after, DriftOptions(model=model, **options))
+    return drifts[model](**options).fit(before, after)
 
 
 def test_none_is_the_identity():

@@ -7,7 +7,7 @@ from torch.nn import functional
 import tiny
 from lca.data.views import AugmentOptions, draw_crops, training_view
 from lca.errors import LcaError
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.optimisation import cosine
 from lca.progress import Progress
@@ -24,7 +24,7 @@ def start(make_extractor, tuning=None, seed=3, **training):
     options = TrainingOptions(**{"epochs": 3, "batch_size": 4, "lr": 0.05, **training})
     return (
         extractor,
-        GrowingHeads(24, HeadOptions()),
+        GrowingHeads(24, LinearOptions()),
         FineTuning(Setting(extractor, options, AUGMENT, seed, Progress())),
     )
 
@@ -279,7 +279,7 @@ def test_what_is_trained_on_which_batches_and_how_can_be_replaced(make_extractor
     before = extractor.tensors()
     options = TrainingOptions(epochs=1, lr=0.1)
     tuning = Scaled(Setting(extractor, options, AUGMENT, 3, Progress()))
-    measured = tuning.epoch(task, 0, GrowingHeads(24, HeadOptions()))
+    measured = tuning.epoch(task, 0, GrowingHeads(24, LinearOptions()))
     assert seen == [[0, 1], [1]]
     assert equal(extractor.tensors(), before)
     assert not torch.equal(scale, torch.ones(24))
@@ -296,7 +296,7 @@ def test_initial_tensors_and_batches_can_be_given(make_extractor, make_task):
         {f"tuner.{name}": each for name, each in own.items()} | {"head.0.weight": rows},
         {(0, 0): [torch.tensor([1, 6, 2])]},
     )
-    extractor, heads = make_extractor(), GrowingHeads(24, HeadOptions())
+    extractor, heads = make_extractor(), GrowingHeads(24, LinearOptions())
     training = FineTuning(Setting(extractor, options, centre, 3, Progress(), given))
     assert equal(extractor.tensors(), own)
     measured = training.epoch(task, 0, heads)
@@ -341,7 +341,7 @@ def test_training_on_something_else_than_views(make_extractor, make_task):
             return functional.cross_entropy(logits, labels), logits
 
     training = OnRows(Setting(make_extractor(), TrainingOptions(epochs=30, lr=1.0), AUGMENT, 3, Progress()))
-    heads = GrowingHeads(24, HeadOptions())
+    heads = GrowingHeads(24, LinearOptions())
     losses = [training.epoch(task, epoch, heads)["loss"] for epoch in range(30)]
     assert losses[-1] < 0.3 * losses[0]
     assert drawn == list(range(30))

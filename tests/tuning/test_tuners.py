@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.training.loop import FineTuning
 from lca.tuning import tuners
 
@@ -159,7 +159,7 @@ def test_training_goes_on_from_its_state(make_setting, make_tuning, make_task, n
                 setting = make_setting(tuning=make_tuning(name, feature_norm=True))
                 training = FineTuning(setting)
                 training.load(stored)
-            training.epoch(task, epoch, GrowingHeads(24, HeadOptions()))
+            training.epoch(task, epoch, GrowingHeads(24, LinearOptions()))
             stored = training.state()
         ends.append(setting.extractor.tensors())
     assert all(torch.equal(each, ends[1][key]) for key, each in ends[0].items())

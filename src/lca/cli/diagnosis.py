@@ -45,10 +45,10 @@ def diagnose_command(
       lca diagnose runs/diagnosis-mini --out figures --pack results/diagnosis-mini.json
     """
     from lca.files import write_json
-    from lca.instruments.diagnosis import DIAGNOSIS, diagnose_run
+    from lca.instruments.diagnosis import diagnose_run
     from lca.progress import choose_progress
     from lca.report.diagnosis import figures, show
-    from lca.results.measured import as_one, write_pack
+    from lca.results.measured import DIAGNOSIS, as_one, write_pack
 
     def write(runs: list[dict[str, Any]], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -189,7 +189,7 @@ def operators_command() -> None:
 
       lca run best --set method.merge.operator=max_abs
     """
-    from lca.merging.incremental import operators
+    from lca.merging.operators import operators
 
     for name in operators:
         entry(name, summary(operators[name]))

@@ -110,13 +110,14 @@ def learn_command(
                     "undo the first. Teach a new model with all images"
                 )
         else:
-            learner = _new(backbone, weights, recipe, [*overrides], device, progress)
+            learner = _new(backbone, weights, recipe, overrides, device, progress)
         if bundle is not None:
             learner.bundle = bundle
-        lesson = learner.learn(folder, held_out=held_out)
+        read = learner.read(folder)
+        lesson = learner.learn(read, held_out=held_out)
         learner.save(model)
     if as_json:
-        reading = learner.reading.as_json()
+        reading = read.report.as_json()
         _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
     else:
         _print_lesson(lesson, learner, model)
@@ -214,12 +215,13 @@ def evaluate_command(
     from lca.progress import choose_progress
 
     learner = load_model(model, device, weights, choose_progress(quiet))
-    facts = learner.evaluate(folder, branch, unknown_at).as_json()
+    read = learner.read(folder)
+    facts = learner.evaluate(read, branch, unknown_at).as_json()
     if as_json:
-        _print_json({**facts, "reading": learner.reading.as_json()})
+        _print_json({**facts, "reading": read.report.as_json()})
     else:
         _print_evaluation(facts)
-    if learner.reading.left_out:
+    if read.report.left_out:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -355,16 +357,14 @@ def _new(
     progress: "Progress",
 ) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
-    from lca.data.sources import read_card
-    from lca.data.views import ViewOptions
-    from lca.recipe import load_recipe
+    from lca.recipe import load_recipe, merge_mappings
 
-    for key, value in (("backbone.name", backbone), ("backbone.weights", weights), ("device", device)):
-        if value is not None:
-            overrides.append(f"{key}={json.dumps(str(value))}")
-    loaded = load_recipe(recipe or "best", overrides)
-    view = loaded.data.view.over(ViewOptions.model_validate(read_card("folder")["view"]))
-    return ContinualClassifier(loaded, view, progress)
+    changes: dict[str, Any] = {} if device is None else {"device": device}
+    if backbone is not None:
+        changes = merge_mappings(changes, {"backbone": {"name": backbone}})
+    if weights is not None:
+        changes = merge_mappings(changes, {"backbone": {"weights": str(weights)}})
+    return ContinualClassifier(load_recipe(recipe or "best", overrides, changes), progress=progress)
 
 
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lca.classifier import ContinualClassifier, Prediction
+    from lca.classifier import ContinualClassifier
     from lca.data.decoding import LeftOut
     from lca.data.folders import ReadingReport
+    from lca.evaluation.predictions import Prediction
 
 
 def image_paths(arguments: Iterable[str], report: "ReadingReport") -> Iterator[Path]:

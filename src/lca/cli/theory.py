@@ -75,10 +75,10 @@ def theory_command(
       lca theory runs/diagnosis-mini --pack results/theory-mini.json
     """
     from lca.instruments.theory.measure import ADDED, Settings
-    from lca.instruments.theory.runs import THEORY, theory_of_run
+    from lca.instruments.theory.runs import theory_of_run
     from lca.progress import choose_progress
     from lca.report.theory import show, shown_only
-    from lca.results.measured import write_pack
+    from lca.results.measured import THEORY, write_pack
 
     def measure(run: Path) -> dict[str, Any]:
         return theory_of_run(

@@ -63,7 +63,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, numbers: Se
         corruption(part, severity, Draws.of(seed, f"corruption {name}", severity, own, images.device))
         for part, own in parts(images, numbers)
     ]
-    return torch.cat(results) if results else images.clone()
+    return torch.cat([images[:0], *results])
 
 
 def checked(images: Tensor, numbers: Sequence[int] | None) -> Sequence[int]:
@@ -71,7 +71,7 @@ def checked(images: Tensor, numbers: Sequence[int] | None) -> Sequence[int]:
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
         raise ValueError(f"expected uint8 images (n, 3, h, w), got {images.dtype} {tuple(images.shape)}")
     if numbers is not None and len(numbers) != len(images):
-        raise ValueError(f"{len(images)} images came with {len(numbers)} numbers")
+        raise ValueError(f"got {len(numbers)} numbers for {len(images)} images; expected one of each")
     return range(len(images)) if numbers is None else [int(number) for number in numbers]
 
 

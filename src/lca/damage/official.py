@@ -66,7 +66,7 @@ def _array(path: Path) -> np.ndarray:
 def _images(path: Path, start: tuple[int | None, ...]) -> np.ndarray:
     array = _array(path)
     fits = array.ndim == len(start) + 3 and array.shape[-1] == 3 and array.dtype == np.uint8
-    if not fits or any(want not in (None, came) for want, came in zip(start, array.shape, strict=False)):
+    if not fits or any(want not in (None, got) for want, got in zip(start, array.shape, strict=False)):
         wanted = ", ".join("frames" if each is None else str(each) for each in start)
         raise LcaError(f"{path} holds {array.dtype} {array.shape}; expected uint8 ({wanted}, height, width, 3)")
     return array

@@ -5,11 +5,13 @@ the others are smooth paths, made harder by leaving out frames. Sizes take their
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lca.damage import filters
 from lca.damage.blur import MOTION_SNAP
@@ -69,22 +71,34 @@ Perturbation = Callable[[Scene], Iterator[Tensor]]
 """Yields frames (n, 3, h, w) in uint8."""
 
 
-def gaussian_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_gaussian(scene.images, GAUSSIAN[scene.tier][scene.difficulty - 1], scene.draws)
+def noise(add: Callable[[Tensor, Any, Draws], Tensor], amounts: Mapping[int, Sequence[float]]) -> Perturbation:
+    """The image, then as often as it has frames another noise of an amount that difficulty chooses."""
+
+    def frames(scene: Scene) -> Iterator[Tensor]:
+        yield scene.images
+        for _ in range(1, FRAMES):
+            yield add(scene.images, amounts[scene.tier][scene.difficulty - 1], scene.draws)
+
+    return frames
 
 
-def shot_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_shot(scene.images, SHOT[scene.tier][scene.difficulty - 1], scene.draws)
+def film(frame: Callable[[Scene, int], Tensor]) -> Perturbation:
+    """A path of which every frame is made for itself, from its number less that of the middle one."""
+    return lambda scene: (frame(scene, number - FRAMES // 2) for number in range(FRAMES))
 
 
-def speckle_noise(scene: Scene) -> Iterator[Tensor]:
-    yield scene.images
-    for _ in range(1, FRAMES):
-        yield add_speckle(scene.images, SPECKLE[scene.tier][scene.difficulty - 1], scene.draws)
+def brighter(scene: Scene, frame: int) -> Tensor:
+    return brightened(scene.images, frame * (0.015 if scene.tier == 32 else 0.02))
+
+
+def blurred(scene: Scene, frame: int) -> Tensor:
+    first, step, cut = BLUR[scene.tier]
+    sigma = (first + step * (frame + FRAMES // 2)) * scene.factor
+    return levels(filters.gaussian_blur(unit(scene.images), sigma, cut))
+
+
+def scaled(scene: Scene, frame: int) -> Tensor:
+    return affine(scene.images, scale=(100 + 2 * frame if scene.tier == 32 else 77.5 + 2.5 * frame) / 100)
 
 
 def motion_blur(scene: Scene) -> Iterator[Tensor]:
@@ -114,18 +128,6 @@ def snow(scene: Scene) -> Iterator[Tensor]:
         yield snowed(scene.images, flakes, radius * scene.factor, sigma * scene.factor, degrees, 0.85)
 
 
-def brightness(scene: Scene) -> Iterator[Tensor]:
-    step = 0.015 if scene.tier == 32 else 0.02
-    for frame in range(FRAMES):
-        yield brightened(scene.images, (frame - 15) * step)
-
-
-def gaussian_blur(scene: Scene) -> Iterator[Tensor]:
-    first, step, cut = BLUR[scene.tier]
-    for frame in range(FRAMES):
-        yield levels(filters.gaussian_blur(unit(scene.images), (first + step * frame) * scene.factor, cut))
-
-
 def spatter(scene: Scene) -> Iterator[Tensor]:
     """Drops of water run down."""
     mean, spread, sigma, threshold = SPATTER[scene.tier]
@@ -150,28 +152,8 @@ def translate(scene: Scene) -> Iterator[Tensor]:
     frames, left = TRANSLATE[scene.tier]
     width = scene.images.shape[3]
     for frame in range(frames):
-        shift = round((frame - left) * scene.factor)
-        moved = torch.zeros_like(scene.images)
-        if abs(shift) < width:
-            moved[..., max(shift, 0) : width + min(shift, 0)] = scene.images[
-                ..., max(-shift, 0) : width - max(shift, 0)
-            ]
-        yield moved
-
-
-def rotate(scene: Scene) -> Iterator[Tensor]:
-    for frame in range(FRAMES):
-        yield affine(scene.images, degrees=frame - 15)
-
-
-def shear(scene: Scene) -> Iterator[Tensor]:
-    for frame in range(FRAMES):
-        yield affine(scene.images, shear=frame - 15)
-
-
-def scale(scene: Scene) -> Iterator[Tensor]:
-    for frame in range(FRAMES):
-        yield affine(scene.images, scale=(70 + 2 * frame if scene.tier == 32 else 40 + 2.5 * frame) / 100)
+        shift = max(-width, min(round((frame - left) * scene.factor), width))
+        yield functional.pad(scene.images, (shift, -shift))
 
 
 def tilt(scene: Scene) -> Iterator[Tensor]:
@@ -219,23 +201,23 @@ def affine(images: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: floa
 
 
 STANDARD: dict[str, Perturbation] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
+    "gaussian_noise": noise(add_gaussian, GAUSSIAN),
+    "shot_noise": noise(add_shot, SHOT),
     "motion_blur": motion_blur,
     "zoom_blur": zoom_blur,
     "spatter": spatter,
-    "brightness": brightness,
+    "brightness": film(brighter),
     "translate": translate,
-    "rotate": rotate,
+    "rotate": film(lambda scene, frame: affine(scene.images, degrees=frame)),
     "tilt": tilt,
-    "scale": scale,
+    "scale": film(scaled),
 }
 """The ten over which the published evaluation of CIFAR-P averages. (The paper has snow in the place of spatter.)"""
 EXTRA: dict[str, Perturbation] = {
     "snow": snow,
-    "speckle_noise": speckle_noise,
-    "gaussian_blur": gaussian_blur,
-    "shear": shear,
+    "speckle_noise": noise(add_speckle, SPECKLE),
+    "gaussian_blur": film(blurred),
+    "shear": film(lambda scene, frame: affine(scene.images, shear=frame)),
 }
 NAMES = (*STANDARD, *EXTRA)
 NOISE = ("gaussian_noise", "shot_noise", "speckle_noise")
@@ -269,22 +251,15 @@ def perturb(
     numbers = checked(images, numbers)
     if crop is not None and name not in GEOMETRIC:
         images = centre(images, crop)
-    tier, factor = tier_of(images if crop is None else centre(images, crop))
-    purpose, level = f"perturbation {name}", difficulty if name in NOISE else 1
-    results = [
-        torch.stack(
-            [
-                frame if crop is None else centre(frame, crop)
-                for frame in perturbation(
-                    Scene(part, tier, factor, Draws.of(seed, purpose, level, own, images.device), difficulty)
-                )
-            ],
-            dim=1,
-        )
-        for part, own in parts(images, numbers)
-    ]
     side = images.shape[2:] if crop is None else (crop, crop)
-    return torch.cat(results) if results else images.new_empty(0, frame_count(name, tier), 3, *side)
+    tier, factor = tier_of(images.new_empty(side))
+    purpose, level = f"perturbation {name}", difficulty if name in NOISE else 1
+    results = [images.new_empty(0, frame_count(name, tier), 3, *side)]
+    for part, own in parts(images, numbers):
+        scene = Scene(part, tier, factor, Draws.of(seed, purpose, level, own, images.device), difficulty)
+        frames = torch.stack([*perturbation(scene)], dim=1)
+        results.append(frames if crop is None else centre(frames, crop))
+    return torch.cat(results)
 
 
 def frame_count(name: str, tier: int) -> int:
@@ -295,5 +270,5 @@ def frame_count(name: str, tier: int) -> int:
 
 def centre(images: Tensor, side: int) -> Tensor:
     """The central square."""
-    top, left = (images.shape[2] - side) // 2, (images.shape[3] - side) // 2
+    top, left = (images.shape[-2] - side) // 2, (images.shape[-1] - side) // 2
     return images[..., top : top + side, left : left + side]

@@ -4,6 +4,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lca.damage import filters
 from lca.damage.draws import Draws
@@ -96,23 +97,18 @@ def rims(layer: Tensor, low: float = 50.0, high: float = 150.0) -> Tensor:
     slope, steep = down.abs(), right.abs()
     level, upright = slope < 0.41421356 * steep, slope > 2.41421356 * steep
     falling = (right * down) < 0
-    ridge = torch.where(
-        level,
-        (height > _shifted(height, 0, -1)) & (height >= _shifted(height, 0, 1)),
-        torch.where(
-            upright,
-            (height > _shifted(height, -1, 0)) & (height >= _shifted(height, 1, 0)),
-            torch.where(
-                falling,
-                (height > _shifted(height, -1, 1)) & (height > _shifted(height, 1, -1)),
-                (height > _shifted(height, -1, -1)) & (height > _shifted(height, 1, 1)),
-            ),
-        ),
-    )
-    weak = ridge & (height > low)
+
+    def ridge(down: int, right: int, even: bool = False) -> Tensor:
+        """Higher than the neighbours on both sides; `even`: the second may be as high."""
+        before, after = _shifted(height, -down, -right), _shifted(height, down, right)
+        return (height > before) & (height >= after if even else height > after)
+
+    slanted = torch.where(falling, ridge(1, -1), ridge(1, 1))
+    thin = torch.where(level, ridge(0, 1, even=True), torch.where(upright, ridge(1, 0, even=True), slanted))
+    weak = thin & (height > low)
     edges = weak & (height > high)
     while True:  # grow the strong edges along the weak ones
-        grown = weak & (torch.nn.functional.max_pool2d(edges.float(), 3, 1, 1) > 0)
+        grown = weak & (functional.max_pool2d(edges.float(), 3, 1, 1) > 0)
         if bool((grown == edges).all()):
             return edges
         edges = grown
@@ -123,7 +119,7 @@ def chamfer_distance(edges: Tensor) -> Tensor:
     height, width = edges.shape[-2:]
     distance = torch.where(edges, 0.0, FARTHEST)
     while True:
-        padded = torch.nn.functional.pad(distance, (2, 2, 2, 2), value=FARTHEST)
+        padded = functional.pad(distance, (2, 2, 2, 2), value=FARTHEST)
         nearer = distance
         for length, steps in STEPS.items():
             views = [padded[..., 2 + down : 2 + down + height, 2 + right : 2 + right + width] for down, right in steps]
@@ -159,19 +155,14 @@ def _correlate(values: Tensor, kernel: tuple[tuple[float, ...], ...], border: st
     height, width = values.shape[-2:]
     rows = fold(torch.arange(-1, height + 1, device=values.device), height, border)
     columns = fold(torch.arange(-1, width + 1, device=values.device), width, border)
-    padded = values[..., rows, :][..., columns]
-    result = torch.zeros_like(values)
-    for y, line in enumerate(kernel):
-        for x, weight in enumerate(line):
-            if weight:
-                result += weight * padded[..., y : y + height, x : x + width]
-    return result
+    weights = torch.tensor(kernel, dtype=values.dtype, device=values.device)[None, None]
+    return functional.conv2d(values[..., rows, :][..., columns], weights)
 
 
 def _shifted(values: Tensor, down: int, right: int) -> Tensor:
     """What lies one row or column away from each pixel, 0 outside."""
     height, width = values.shape[-2:]
-    padded = torch.nn.functional.pad(values, (1, 1, 1, 1))
+    padded = functional.pad(values, (1, 1, 1, 1))
     return padded[..., 1 + down : 1 + down + height, 1 + right : 1 + right + width]
 
 

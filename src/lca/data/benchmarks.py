@@ -9,23 +9,22 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
 import torch
 
-from lca.data.folders import ReadingReport, class_files, class_name
+from lca.data.folders import ReadingReport, class_files, class_name, some
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.sources import Source, check_split, read_card, read_files, sources
-from lca.data.views import ViewOptions
+from lca.data.streams import base_and_increments
 from lca.errors import LcaError, nearest
 from lca.progress import Progress
 
 BENCHMARKS = ("cars196", "cifar10", "cifar100", "cub200", "imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
 PARTS = ("train", "test")
-NAMED = 10
-"""Classes, files or tasks that a finding names before it only counts."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +41,27 @@ class Listing:
     """By part, where the images are no files."""
     report: ReadingReport = field(default_factory=ReadingReport)
 
-    def counts(self, part: str) -> list[int]:
+    def counts(self, part: str) -> dict[str, int]:
         """Images of every class."""
         if self.arrays:
-            return torch.bincount(self.arrays[part].labels, minlength=len(self.classes)).tolist()
-        return [len(self.files[part][name]) for name in self.classes]
+            return self.arrays[part].counts()
+        return {name: len(self.files[part][name]) for name in self.classes}
+
+    def empty(self, part: str) -> list[str]:
+        """Classes without an image."""
+        return [name for name, count in self.counts(part).items() if not count]
 
     def read(self, working_size: int, progress: Progress) -> tuple[ImageSet, ImageSet]:
         """The training and the test images."""
         if self.arrays:
             return self.arrays["train"], self.arrays["test"]
         train, test = (read_files(self.files[part], working_size, progress, self.report, True)[0] for part in PARTS)
-        if self.report.read:  # else all of it was told before
-            for line in self.report.lines():
-                progress.line(line)
+        self.report.tell(progress)
         return train, test
+
+
+Lister = Callable[[str, str, Path], Listing]
+"""(name, split, root) -> listing."""
 
 
 def place(name: str, argument: str, given_as: str = "NAME:PATH") -> Path:
@@ -74,12 +79,11 @@ def place(name: str, argument: str, given_as: str = "NAME:PATH") -> Path:
 def find(name: str, path: Path, split: str | None = None) -> Listing:
     """List the images of a benchmark; the layout of the folder tells which split it is, where none is given."""
     card = benchmark_card(name)
-    if split is not None:
-        check_split(name, split)
+    check_split(name, split)
     if not path.is_dir():
         raise LcaError(f"there is no folder {path}; `lca datasets get {name} --to {path}` fills it or says how to")
-    roots = {each: LAYOUTS[entry["layout"]][0](path, card) for each, entry in card["splits"].items()}
-    there = [each for each, root in roots.items() if root is not None]
+    located = {each: _located(path, card, entry["layout"]) for each, entry in card["splits"].items()}
+    there = {each: place for each, place in located.items() if place}
     chosen = [each for each in there if split in (None, each)]
     if len(chosen) > 1:
         raise LcaError(
@@ -87,13 +91,12 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
             "`lca datasets`)"
         )
     if not chosen:
-        trees = "or\n".join(_tree(card, each, path) for each in card["splits"] if split in (None, each))
-        came = f"the split {there[0]!r}" if there else _content(path)
+        trees = "or\n".join(tree_of(card, each, path) for each in card["splits"] if split in (None, each))
+        came = f"the split {next(iter(there))!r}" if there else _content(path)
         of_split = f" in the split {split!r}" if split else ""
         raise LcaError(f"{path} does not hold {name}{of_split}: it holds {came}; expected\n{trees.rstrip()}")
-    root = roots[chosen[0]]
-    assert root is not None
-    return LAYOUTS[card["splits"][chosen[0]]["layout"]][1](name, chosen[0], root)
+    root, read = there[chosen[0]]
+    return read(name, chosen[0], root)
 
 
 def benchmark_card(name: str) -> dict[str, Any]:
@@ -103,9 +106,9 @@ def benchmark_card(name: str) -> dict[str, Any]:
     return read_card(name)
 
 
-def _tree(card: dict[str, Any], split: str, path: Path) -> str:
-    lines = str(card["splits"][split]["tree"]).replace("PATH", str(path)).splitlines()
-    return "".join(f"  {line}\n" for line in lines)
+def tree_of(card: dict[str, Any], split: str, path: Path) -> str:
+    """What a split looks like in a folder, as lines for a message."""
+    return indent(card["splits"][split]["tree"], "  ").replace("PATH", str(path))
 
 
 def _content(path: Path) -> str:
@@ -113,22 +116,19 @@ def _content(path: Path) -> str:
     return some(names) if names else "nothing"
 
 
-def some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 # layouts: where the data set lies in a folder, and what it holds
 
 
-def _within(path: Path, card: dict[str, Any], *marks: str) -> Path | None:
-    """The folder itself, or one of the usual names in it, that holds all marks."""
-    places = [path, *(path / each for each in card.get("folders", ()))]
-    return next((each for each in places if all((each / mark).exists() for mark in marks)), None)
-
-
-def _find_class_folders(path: Path, card: dict[str, Any]) -> Path | None:
-    return _within(path, card, "train", "test")
+def _located(path: Path, card: dict[str, Any], layout: str) -> tuple[Path, Lister] | None:
+    """Where a layout begins and what lists it: the folder itself, or one of the usual names in it, holds all marks; or
+    the folder is the one mark."""
+    for marks, lister in LAYOUTS[layout].items():
+        if marks == (path.name,):
+            return path.parent, lister
+        for place in (path, *(path / each for each in card.get("folders", ()))):
+            if all((place / mark).exists() for mark in marks):
+                return place, lister
+    return None
 
 
 def _list_class_folders(name: str, split: str, root: Path) -> Listing:
@@ -137,10 +137,6 @@ def _list_class_folders(name: str, split: str, root: Path) -> Listing:
     classes = tuple(sorted({*files["train"], *files["test"]}))
     full = {part: {each: files[part].get(each, []) for each in classes} for part in PARTS}
     return Listing(name, split, root, classes, full, report=report)
-
-
-def _find_cub(path: Path, card: dict[str, Any]) -> Path | None:
-    return _within(path, card, "images.txt")
 
 
 def _list_cub(name: str, split: str, root: Path) -> Listing:
@@ -188,15 +184,6 @@ def _lines(path: Path) -> list[str]:
         raise LcaError(f"there is no file {path}; unpack the archive again") from None
     except (OSError, UnicodeDecodeError) as error:
         raise LcaError(f"{path} cannot be read as text: {error}") from error
-
-
-def _find_cars(path: Path, card: dict[str, Any]) -> Path | None:
-    return next((root for marks in CARS if (root := _within(path, card, *marks))), None)
-
-
-def _list_cars(name: str, split: str, root: Path) -> Listing:
-    read = next(read for marks, read in CARS.items() if _within(root, {}, *marks))
-    return read(name, split, root)
 
 
 def _list_cars_devkit(name: str, split: str, root: Path) -> Listing:
@@ -256,15 +243,6 @@ def _list_cars_folders(name: str, split: str, root: Path) -> Listing:
     return replace(listing, classes=tuple(names), files=files)
 
 
-CARS: dict[tuple[str, ...], Callable[[str, str, Path], Listing]] = {
-    ("devkit", "cars_train"): _list_cars_devkit,
-    ("cars_annos.mat", "car_ims"): _list_cars_merged,
-    PARTS: _list_cars_folders,
-    ("devkit",): _list_cars_devkit,  # says what is missing
-}
-"""What tells a layout of Stanford Cars, and how it is listed."""
-
-
 def _matlab_rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:
     """These columns of a .mat file's annotations: texts, or whole numbers."""
     table = _matlab(path, "annotations")
@@ -299,13 +277,6 @@ def torchvision_set(name: str) -> Any:
     return getattr(datasets, read_card(name)["download"]["torchvision"])
 
 
-def _find_cifar(path: Path, card: dict[str, Any]) -> Path | None:
-    folder = torchvision_set(card["name"]).base_folder
-    if path.name == folder:
-        return path.parent
-    return path if (path / folder).is_dir() else None
-
-
 def _list_cifar(name: str, split: str, root: Path) -> Listing:
     from torchvision.datasets.utils import check_integrity
 
@@ -320,17 +291,23 @@ def _list_cifar(name: str, split: str, root: Path) -> Listing:
         read = kind(root, train=part == "train")  # the only code that opens the pickles, after the check
         classes = tuple(read.classes)
         canvas = torch.from_numpy(np.ascontiguousarray(read.data.transpose(0, 3, 1, 2)))
-        sizes = torch.tensor(canvas.shape[2:]).repeat(len(canvas), 1)
-        arrays[part] = ImageSet(Pixels(canvas, sizes), torch.tensor(read.targets), classes)
+        arrays[part] = ImageSet(Pixels.whole(canvas), torch.tensor(read.targets), classes)
     return Listing(name, split, root, classes, arrays=arrays)
 
 
-LAYOUTS: dict[str, tuple[Callable[[Path, dict[str, Any]], Path | None], Callable[[str, str, Path], Listing]]] = {
-    "class_folders": (_find_class_folders, _list_class_folders),
-    "cub": (_find_cub, _list_cub),
-    "cars": (_find_cars, _list_cars),
-    "cifar": (_find_cifar, _list_cifar),
+LAYOUTS: dict[str, dict[tuple[str, ...], Lister]] = {
+    "class_folders": {PARTS: _list_class_folders},
+    "cub": {("images.txt",): _list_cub},
+    "cars": {
+        ("devkit", "cars_train"): _list_cars_devkit,
+        ("cars_annos.mat", "car_ims"): _list_cars_merged,
+        PARTS: _list_cars_folders,
+        ("devkit",): _list_cars_devkit,  # says what is missing
+    },
+    "cifar10": {("cifar-10-batches-py",): _list_cifar},
+    "cifar100": {("cifar-100-python",): _list_cifar},
 }
+"""What tells each form of a layout, and how it is listed."""
 
 
 # reading
@@ -340,8 +317,7 @@ def task_sizes_of(card: dict[str, Any]) -> tuple[int, ...]:
     """Classes of each of the literature's tasks, where they are not equal parts."""
     if "base" not in card:
         return ()
-    rest, step = card["classes"] - card["base"], card["increment"]
-    return (card["base"], *[step] * (rest // step), *([rest % step] if rest % step else []))
+    return tuple(base_and_increments(card["classes"], card["base"], card["increment"]))
 
 
 def read_benchmark(name: str, argument: str, options: DataOptions, working_size: int, progress: Progress) -> Source:
@@ -355,7 +331,7 @@ def read_benchmark(name: str, argument: str, options: DataOptions, working_size:
             f"{listing.root} holds the class {listing.classes[0]!r} only; {card['classes']} were expected: {again}"
         )
     for part in PARTS:
-        if empty := [each for each, count in zip(listing.classes, listing.counts(part), strict=True) if not count]:
+        if empty := listing.empty(part):
             raise LcaError(
                 f"{listing.root}: the {part} part has no images of {len(empty)} of {len(listing.classes)} classes: "
                 f"{some(empty)}; {again}"
@@ -370,15 +346,9 @@ def read_benchmark(name: str, argument: str, options: DataOptions, working_size:
             f"{card['classes']} classes with {split['train']} training and {split['test']} test images, came {came[0]} "
             f"with {came[1]} and {came[2]}. Do not compare numbers with published ones; {again}"
         )
-    return Source(
-        f"{name}-{listing.split}" if len(card["splits"]) > 1 else name,
-        train,
-        test,
-        min(card["tasks"], len(listing.classes)),
-        ViewOptions.model_validate(card["view"]),
-        task_sizes_of(card) if len(listing.classes) == card["classes"] else (),
-        as_published=as_published,
-    )
+    sizes = task_sizes_of(card) if len(listing.classes) == card["classes"] else ()
+    full_name = f"{name}-{listing.split}" if len(card["splits"]) > 1 else name
+    return Source.of_card(card, full_name, train, test, sizes=sizes, as_published=as_published)
 
 
 def _register(name: str) -> None:

@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -33,7 +32,7 @@ from torch import Tensor
 from lca.data.decoding import LeftOut, Reading, digest_of
 from lca.data.images import Images, packed
 from lca.errors import LcaError
-from lca.files import flush, hash_json, write_json
+from lca.files import flush, hash_json, new_folder, read_json, write_json
 from lca.progress import Progress
 
 FEWEST = 500
@@ -41,7 +40,7 @@ FEWEST = 500
 LIMIT = 20e9
 """Bytes of all entries together, where `LCA_CACHE_GB` says nothing."""
 _FORMAT = 3
-_ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{32}")
+_ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.[0-9a-f]{40}\.[0-9a-f]{8,32}(\.tmp)?")
 """Names of what is ours in the folder; nothing else is ever touched."""
 _ABANDONED = 86400.0
 """Seconds after which an entry that was never finished is nobody's any more."""
@@ -106,7 +105,7 @@ def stamp_of(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
 
 def stamped(stamp: str) -> str | None:
     """The key of the entry with that stamp, if there is one."""
-    return next((path.name for path in _ours(_ENTRY) if _json(path / "about.json").get("stamp") == stamp), None)
+    return next((path.name for path in _ours(_ENTRY) if json_in(path / "about.json").get("stamp") == stamp), None)
 
 
 def load(name: str, stamp: str = "") -> Reading | None:
@@ -129,7 +128,7 @@ def load(name: str, stamp: str = "") -> Reading | None:
             if digest_of(pixels.image(number)) != digests[number].tobytes():
                 raise ValueError("these are not the pixels that were written")
     except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError):
-        shutil.rmtree(path, ignore_errors=True)  # what is left of one would be in the way of the next
+        remove(name)  # what is left of one would be in the way of the next
         return None
     except OSError:
         return None
@@ -146,7 +145,6 @@ def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> No
     if not limit():
         return
     home, size = folder(), _bytes(reading.pixels.sizes)
-    beside = home / f".{name}.{uuid.uuid4().hex}"
     try:
         if needed := _make_room(size):
             progress.line(
@@ -154,28 +152,24 @@ def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> No
                 f"{limit() / 1e9:g} GB and will be decoded in every run; LCA_CACHE_GB={needed} would keep them"
             )
             return
-        beside.mkdir(parents=True)
-        with (beside / "pixels").open("wb") as file:
-            for number in range(len(reading.pixels)):
-                file.write(reading.pixels.image(number).contiguous().numpy().data)
-        np.save(beside / "sizes.npy", reading.pixels.sizes.numpy())
-        np.save(beside / "digests.npy", reading.digests)
-        np.save(beside / "several_frames.npy", reading.several_frames)
-        left_out = {str(place): [each.what, each.reason] for place, each in reading.left_out.items()}
-        about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out, "stamp": stamp}
-        (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
-        for part in (*beside.iterdir(), beside):
-            flush(part)
-        os.rename(beside, home / name)
-        flush(home)
+        with new_folder(home / name) as beside:
+            with (beside / "pixels").open("wb") as file:
+                for number in range(len(reading.pixels)):
+                    file.write(reading.pixels.image(number).contiguous().numpy().data)
+            np.save(beside / "sizes.npy", reading.pixels.sizes.numpy())
+            np.save(beside / "digests.npy", reading.digests)
+            np.save(beside / "several_frames.npy", reading.several_frames)
+            left_out = {str(place): [each.what, each.reason] for place, each in reading.left_out.items()}
+            about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out, "stamp": stamp}
+            (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
+            for part in (*beside.iterdir(), beside):
+                flush(part)
     except OSError as error:
         if not (home / name).exists():  # else another process was faster
             progress.warning(
                 f"decoded images could not be kept in {home} ({error.strerror or error}) and will be decoded in every "
                 "run; make room, or name another folder with LCA_CACHE"
             )
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def remove(name: str) -> None:
@@ -186,7 +180,7 @@ def remove(name: str) -> None:
 def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
     """Something that takes a while to find, from the last time if that fits; the latest hundred are kept."""
     path = folder() / _FACTS
-    facts = _json(path)
+    facts = json_in(path)
     if not fits(facts.get(what)):
         facts = dict([*facts.items(), (what, find())][-_FACTS_KEPT:])
         with contextlib.suppress(OSError, LcaError):
@@ -197,14 +191,12 @@ def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) 
 
 def entries() -> list[Entry]:
     """All entries, the least recently used first."""
-    found = []
-    for about in (each / "about.json" for each in _ours(_ENTRY)):
-        try:
-            images = int(_json(about)["images"])
-            found.append(Entry(about.parent, images, _size([about.parent]), about.stat().st_mtime))
-        except (OSError, KeyError, TypeError, ValueError):
-            continue
-    return sorted(found, key=lambda entry: entry.used)
+    whole = []
+    for path in _ours(_ENTRY):
+        about = path / "about.json"
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            whole.append(Entry(path, int(json_in(about)["images"]), _size([path]), about.stat().st_mtime))
+    return sorted(whole, key=lambda entry: entry.used)
 
 
 def unfinished() -> int:
@@ -217,16 +209,15 @@ def clear() -> int:
     paths = [*_ours(_ENTRY), *_ours(_UNFINISHED)]
     size = _size(paths)
     for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path.name)
     (folder() / _FACTS).unlink(missing_ok=True)
     return size
 
 
 def _ours(name: re.Pattern[str]) -> list[Path]:
     """What lies in the folder under such a name."""
-    home = folder()
-    found = sorted(home.iterdir()) if home.is_dir() else []
-    return [path for path in found if name.fullmatch(path.name) and path.is_dir()]
+    paths = sorted(folder().iterdir()) if folder().is_dir() else []
+    return [path for path in paths if name.fullmatch(path.name) and path.is_dir()]
 
 
 def _make_room(size: int) -> float:
@@ -234,7 +225,7 @@ def _make_room(size: int) -> float:
     it cannot fit, nothing is removed, and the limit that it needs is returned, in gigabytes."""
     for path in _ours(_UNFINISHED):
         if time.time() - path.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path.name)
     there = entries()
     others = [entry for entry in there if entry.path.name not in _in_use]
     total = size + sum(entry.bytes for entry in there)
@@ -244,7 +235,7 @@ def _make_room(size: int) -> float:
     for entry in others:
         if total <= limit():
             break
-        shutil.rmtree(entry.path, ignore_errors=True)
+        remove(entry.path.name)
         total -= entry.bytes
     return 0.0
 
@@ -266,10 +257,9 @@ def _version(path: Path) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """The content of a file; nothing if it cannot be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def json_in(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; nothing if it cannot be read."""
+    with contextlib.suppress(LcaError):
+        if isinstance(content := read_json(path), dict):
+            return content
+    return {}

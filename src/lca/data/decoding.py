@@ -202,17 +202,17 @@ def is_image(path: Path) -> bool:
 
 def _read(image: object, what: str, working_size: int) -> Decoded:
     several_frames = False
-    if isinstance(image, str | Path):
-        with _open_file(Path(image), what) as file, _explained(what), _identify(file, Path(image), what) as opened:
-            several_frames = _has_several_frames(opened)
-            # a half, quarter or eighth of a large JPEG decodes several times faster; twice the size keeps the quality
-            opened.draft(None, (2 * working_size, 2 * working_size))
-            pixels = _finish(opened, working_size)
-    elif isinstance(image, Image.Image):
-        with _explained(what):
+    with _explained(what):
+        if isinstance(image, str | Path):
+            with _open_file(Path(image), what) as file, _identify(file, Path(image), what) as opened:
+                several_frames = _has_several_frames(opened)
+                # a part of a large JPEG decodes several times faster; twice the size keeps the quality
+                opened.draft(None, (2 * working_size, 2 * working_size))
+                pixels = _finish(opened, working_size)
+        elif isinstance(image, Image.Image):
             pixels = _finish(image, working_size)
-    else:
-        pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
+        else:
+            pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
     return Decoded(pixels, several_frames, digest_of(pixels))
 
 
@@ -234,10 +234,8 @@ def _open_file(path: Path, what: str) -> IO[bytes]:
             raise UnreadableImage(what, EMPTY)
         return path.open("rb")
     except FileNotFoundError:
-        if path.is_symlink():
-            target = printable(os.readlink(path))
-            raise UnreadableImage(what, f"is a link to {target}, which does not exist") from None
-        raise UnreadableImage(what, "does not exist") from None
+        link = f"is a link to {printable(os.readlink(path))}, which " if path.is_symlink() else ""
+        raise UnreadableImage(what, f"{link}does not exist") from None
     except PermissionError:
         raise UnreadableImage(what, "may not be read by you; change its permissions") from None
     except (OSError, ValueError) as error:  # a ValueError for a name with a zero character
@@ -254,21 +252,19 @@ def _identify(file: IO[bytes], path: Path, what: str) -> Image.Image:
     if start[4:8] == b"ftyp":
         brands = start[8 : int.from_bytes(start[:4], "big")]
         if b"avif" not in brands and any(brand in brands for brand in HEIF_BRANDS):
-            if not _register_heif():
-                raise UnreadableImage(what, NO_HEIF)
+            if "HEIF" not in Image.OPEN:
+                _register_heif(what)
             formats = ["HEIF"]
     return Image.open(file, formats=formats)
 
 
-def _register_heif() -> bool:
-    """Whether Pillow can read HEIC photos, after trying to teach it."""
-    if "HEIF" not in Image.OPEN:
-        try:
-            from pillow_heif import register_heif_opener
-        except ImportError:
-            return False
-        register_heif_opener()
-    return True
+def _register_heif(what: str) -> None:
+    """Teach Pillow to read HEIC photos."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        raise UnreadableImage(what, NO_HEIF) from None
+    register_heif_opener()
 
 
 @contextmanager

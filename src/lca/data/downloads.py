@@ -1,12 +1,15 @@
 """Downloads of benchmarks: they go on where they broke off, and nothing is unpacked before its checksum is right.
 
-What has come so far is in `FILE.part`; `FILE.part.json` says of which address and version. A file gets its name when it
-is whole and checked, a folder when all of it is unpacked.
+Addresses, checksums and folders of CIFAR are torchvision's. Its helpers are not used: `download_url` begins anew after
+every break, waits without a limit, falls back to plain http and leaves half a file under the name of the whole one;
+`extract_archive` unpacks everything, in place, so that a full disk leaves half a folder; neither knows our progress.
+
+What was received so far is in `FILE.part`; `FILE.part.json` says of which address and version. A file gets its name
+when it is whole and checked, a folder when all of it is unpacked; members that lead out of it are refused.
 """
 
 import errno
 import hashlib
-import json
 import lzma
 import os
 import shutil
@@ -14,18 +17,18 @@ import tarfile
 import time
 import zlib
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import lca
-from lca.data.benchmarks import benchmark_card, torchvision_set
+from lca.data.benchmarks import benchmark_card, torchvision_set, tree_of
+from lca.data.cache import json_in
 from lca.data.sources import check_split
 from lca.data.verification import Finding, verify
 from lca.errors import LcaError
-from lca.files import hold, new_folder, write_json
+from lca.files import flush, hold, new_folder, write_json
 from lca.progress import Progress
 
 CHUNK = 1 << 18
@@ -62,10 +65,10 @@ def archive_of(name: str, split: str | None = None) -> Archive | None:
         return None
     if "torchvision" in entry:
         kind = torchvision_set(name)
-        found = Archive("official", kind.url, kind.tgz_md5, kind.filename, kind.base_folder)
+        archive = Archive("official", kind.url, kind.tgz_md5, kind.filename, kind.base_folder)
     else:
-        found = Archive(**entry)
-    return found if split in (None, found.split) else None
+        archive = Archive(**entry)
+    return archive if split in (None, archive.split) else None
 
 
 def instructions(name: str, split: str, target: Path) -> str:
@@ -73,21 +76,18 @@ def instructions(name: str, split: str, target: Path) -> str:
     card = benchmark_card(name)
     entry = card["splits"][split]
     steps = entry.get("get") or f"Download and unpack it from {card['page']}.\n"
-    tree = "".join(f"  {line}\n" for line in entry["tree"].splitlines())
-    text = (
-        f"{name} (split {split}) cannot be downloaded by this command:\n{steps}"
-        f"Expected in the end:\n{tree}"
-        f"Then check it: lca datasets verify {name} PATH\n"
+    return (
+        f"{name} (split {split}) cannot be downloaded by this command:\n{steps.replace('PATH', str(target))}"
+        f"Expected in the end:\n{tree_of(card, split, target)}"
+        f"Then check it: lca datasets verify {name} {target}\n"
         f"Terms: {card['licence']}. Page: {card['page']}"
     )
-    return text.replace("PATH", str(target))
 
 
 def get(name: str, target: Path, split: str | None, progress: Progress) -> list[Finding]:
     """Download, check and unpack a benchmark, and verify it. What is there and right stays as it is."""
     card = benchmark_card(name)
-    if split is not None:
-        check_split(name, split)
+    check_split(name, split)
     archive = archive_of(name, split)
     wanted = archive.split if archive else split or next(iter(card["splits"]))
     if target.is_dir():
@@ -102,7 +102,7 @@ def get(name: str, target: Path, split: str | None, progress: Progress) -> list[
         try:
             _fetch_and_unpack(name, archive, target, progress)
         finally:
-            if [*target.iterdir()] == [lock := target / ".lock"]:  # nothing came
+            if [*target.iterdir()] == [lock := target / ".lock"]:  # nothing was received
                 lock.unlink()
                 if new:
                     target.rmdir()
@@ -131,18 +131,17 @@ def _fetch_and_unpack(name: str, archive: Archive, target: Path, progress: Progr
 
 
 def fetch(url: str, path: Path, md5: str | None, progress: Progress) -> None:
-    """Download a file, going on with what came before; it gets its name when it is whole and its checksum is right."""
+    """Download a file, going on with an earlier part; it gets its name when it is whole and its checksum is right."""
     part = path.with_name(path.name + ".part")
     try:
         _fetch_part(url, part, progress)
-        if md5 is not None and (came := _md5(part, progress)) != md5:
+        if md5 is not None and (actual := _md5(part, progress)) != md5:
             _drop(part)
             raise LcaError(
-                f"{url} has the MD5 {came}, expected {md5}: the file was damaged on its way or is another one. It was "
-                "removed; try again"
+                f"{url} has the MD5 {actual}, expected {md5}: the file was damaged on its way or is another one. It "
+                "was removed; try again"
             )
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
+        flush(part)
         part.replace(path)
         _drop(part)
     except OSError as error:
@@ -154,9 +153,9 @@ def fetch(url: str, path: Path, md5: str | None, progress: Progress) -> None:
 
 def _fetch_part(url: str, part: Path, progress: Progress) -> None:
     """Connect until all bytes are there."""
-    failed, wait, tries = 0, WAIT, TRIES_ALONE
+    failed, tries = 0, TRIES_ALONE
     while True:
-        before = part.stat().st_size if part.exists() else 0
+        before = _size(part)
         try:
             if _receive(url, part, progress):
                 return
@@ -167,83 +166,73 @@ def _fetch_part(url: str, part: Path, progress: Progress) -> None:
             reason, tries = f"the server answered {error.code}", TRIES
         except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-        came = part.stat().st_size if part.exists() else 0
-        failed, wait, tries = (1, WAIT, TRIES) if came > before else (failed + 1, WAIT * 2**failed, tries)
+        received = _size(part)
+        failed, tries = (1, TRIES) if received > before else (failed + 1, tries)
         if failed >= tries:
-            kept = f". {came} bytes came and are kept in {part}; give the same command again to go on" if came else ""
+            kept = f". {received} bytes are kept in {part}; give the same command again to go on" if received else ""
             raise LcaError(f"{url} could not be downloaded: {reason}. Check the network{kept}")
-        progress.line(f"{reason} after {came} bytes; trying again")
-        time.sleep(wait)
+        progress.line(f"{reason} after {received} bytes; trying again")
+        time.sleep(WAIT * 2 ** (failed - 1))
 
 
 def _receive(url: str, part: Path, progress: Progress) -> bool:
     """One connection; true when the file is whole."""
-    note = part.with_name(part.name + ".json")
-    known = _read_note(note)
-    have = part.stat().st_size if part.exists() and known.get("url") == url else 0
+    note = _note(part)
+    known = json_in(note)
+    have = _size(part) if known.get("url") == url else 0
     headers = {"User-Agent": f"lca/{lca.__version__}", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
         if known.get("version"):
-            headers["If-Range"] = known["version"]  # a file that has changed comes from its beginning
+            headers["If-Range"] = known["version"]  # a file that has changed is sent from its beginning
     try:
         response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == 416 and have:  # nothing lies behind what we have
-            whole = error.headers.get("Content-Range", "").rpartition("/")[2] == str(have)
-            if not whole:
-                _drop(part)
-            return whole
-        raise
+        if error.code != 416 or not have:
+            raise
+        if error.headers.get("Content-Range", "").endswith(f"/{have}"):  # nothing lies behind what we have
+            return True
+        _drop(part)
+        return False
     with response:
-        start, total = _extent(response, have)
+        done = have if response.status == 206 else 0
+        span = response.headers.get("Content-Range", "an unknown part")
+        if done and not span.startswith(f"bytes {have}-"):
+            raise LcaError(f"the server sent {span} of {url} instead of the rest; try again")
         version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
         write_json(note, {"url": url, "version": "" if version.startswith("W/") else version})
-        if total is not None and total - start > shutil.disk_usage(part.parent).free:
+        missing = response.length or 0  # None where the server does not say it
+        if missing > shutil.disk_usage(part.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
-        name = url.rpartition("/")[2]
-        mode = "ab" if start else "wb"
-        with part.open(mode) as file, progress.task(f"downloading {name} (kB)", (total or 0) // 1000) as advance:
-            advance(start // 1000)
-            done = start
+        what, total = f"downloading {url.rpartition('/')[2]} (kB)", (done + missing) // 1000
+        with part.open("ab" if done else "wb") as file, progress.task(what, total) as advance:
+            advance(done // 1000)
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 done += len(chunk)
                 advance(done // 1000 - (done - len(chunk)) // 1000)
-    return total is None or done == total
+        return not response.length
 
 
-def _extent(response: HTTPResponse, have: int) -> tuple[int, int | None]:
-    """Where the answer begins, and the length of the whole file if the server says it."""
-    if response.status == 206:
-        span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
-        if span.partition("-")[0] == str(have):
-            return have, int(total) if total.isdecimal() else None
-        raise LcaError(f"the server sent {span or 'an unknown part'} of {response.url} instead of the rest; try again")
-    length = response.headers.get("Content-Length")
-    return 0, int(length) if length is not None else None
+def _note(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
 
 
-def _read_note(note: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 def _drop(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    part.with_name(part.name + ".json").unlink(missing_ok=True)
+    for path in (part, _note(part)):
+        path.unlink(missing_ok=True)
 
 
 def _md5(path: Path, progress: Progress) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    megabyte = 1 << 20
-    with path.open("rb") as file, progress.task("checking (MB)", path.stat().st_size // megabyte) as advance:
-        while chunk := file.read(megabyte):
+    digest, megabyte = hashlib.md5(usedforsecurity=False), 1 << 20
+    with path.open("rb") as file:
+        chunks = iter(lambda: file.read(megabyte), b"")
+        for chunk in progress.track(chunks, "checking (MB)", _size(path) // megabyte):
             digest.update(chunk)
-            advance(1)
     return digest.hexdigest()
 
 
@@ -257,15 +246,14 @@ def unpack(archive: Path, folder: str, target: Path, progress: Progress) -> None
             tarfile.open(fileobj=file) as tar,
             progress.task(f"unpacking {archive.name} (kB)", size // 1000) as advance,
         ):
-            done, found = 0, False
+            done = 0
             for member in tar:
                 top, _, rest = member.name.removeprefix("./").partition("/")
                 if top == folder and rest:
                     tar.extract(member.replace(name=rest, deep=False), beside, filter="data")
-                    found = True
                 advance(file.tell() // 1000 - done)
                 done = file.tell() // 1000
-            if not found:
+            if not any(beside.iterdir()):
                 raise LcaError(f"{archive} holds no folder {folder}; it is another archive than the expected one")
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lca.data.images import Images
+from lca.data.images import Images, ImageSet
 from lca.progress import Progress
 
 CELLS, BITS = 64, 3
@@ -24,7 +24,7 @@ patterns agree at least so well; a picture whose thumbnail varies by less has no
 _GREY = (0.299, 0.587, 0.114)
 
 
-def near_copies(one: Images, two: Images, progress: Progress) -> list[tuple[int, int]]:
+def near_copies(one: Images | ImageSet, two: Images | ImageSet, progress: Progress) -> list[tuple[int, int]]:
     """For every image j of the second set that has a near copy in the first, a pair (i, j), sorted by j."""
     if not len(one) or not len(two):
         return []
@@ -55,7 +55,7 @@ def _alike(thumbnails: Tensor, other: Tensor) -> Tensor:
     return structured & (correlation >= CORRELATION) & (close.mean(1) <= DIFFERENCE) & (close.amax(1) <= LARGEST)
 
 
-def _described(images: Images, progress: Progress) -> tuple[Tensor, Tensor]:
+def _described(images: Images | ImageSet, progress: Progress) -> tuple[Tensor, Tensor]:
     """Hashes (n, 64) of 1 and -1, and thumbnails (n, 3072) of bytes."""
     small = torch.zeros(len(images), 3, 32, 32, dtype=torch.uint8)
     cells = torch.zeros(len(images), 8, 9)

@@ -119,6 +119,11 @@ class ReadingReport:
         )
         return lines
 
+    def tell(self, progress: Progress) -> None:
+        """Say the lines, unless nothing was read: then this process has read and told all of it before."""
+        for line in self.lines() if self.read else ():
+            progress.line(line)
+
     def as_json(self) -> dict[str, Any]:
         """Counts and names, for files."""
         return {
@@ -211,30 +216,24 @@ def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
     if not os.path.isdir(root):
         raise LcaError(f"there is no folder {name_of(root)}; {LAYOUT}")
     try:
-        entries = _entries(root)
+        inner, loose = _content(root, report)
     except OSError as error:
         raise LcaError(f"the folder {name_of(root)} cannot be opened: {error.strerror}") from None
-    folders: dict[str, list[Path]] = defaultdict(list)
-    loose = []
-    for path in entries:
-        if os.path.isdir(path):
-            folders[class_name(path.name)].append(path)
-        elif _may_be_image(path):
-            leads_somewhere = os.path.exists(path)
-            reason = "lies beside the class folders; put it into one" if leads_somewhere else "is a link to nothing"
-            loose.append(LeftOut(name_of(path), reason))
-        else:
-            report.other_files.append(name_of(path))
-    if not folders:
+    if not inner:
         raise LcaError(f"{name_of(root)} holds {_count(loose, 'image')} and no class folders; {LAYOUT}")
-    report.left_out += loose
+    folders: dict[str, list[Path]] = defaultdict(list)
+    for path in inner:
+        folders[class_name(path.name)].append(path)
+    for path in loose:
+        reason = "lies beside the class folders; put it into one" if os.path.exists(path) else "is a link to nothing"
+        report.left_out.append(LeftOut(name_of(path), reason))
     report.joined += [[name_of(path) for path in group] for group in folders.values() if len(group) > 1]
     return {name: [path for each in folders[name] for path in image_files(each, report)] for name in sorted(folders)}
 
 
 def image_files(folder: Path, report: ReadingReport) -> list[Path]:
     """The image files below a folder, sorted; the report is told of others. Links are followed, but not in circles."""
-    found = []
+    images: list[Path] = []
     seen = {_identity(each) for path in (folder.absolute(), folder.resolve()) for each in path.parents}
     waiting = [folder]
     while waiting:
@@ -244,23 +243,24 @@ def image_files(folder: Path, report: ReadingReport) -> list[Path]:
             continue
         seen.add(_identity(current))
         try:
-            entries = _entries(current)
+            inner, directly = _content(current, report)
         except OSError as error:
             report.left_out.append(LeftOut(name_of(current), f"cannot be opened: {error.strerror}"))
             continue
-        for path in entries:
-            if os.path.isdir(path):
-                waiting.append(path)
-            elif _may_be_image(path):
-                found.append(path)
-            else:
-                report.other_files.append(name_of(path))
-    return sorted(found)
+        waiting += inner
+        images += directly
+    return sorted(images)
 
 
 def class_name(name: str) -> str:
     """The name of a class as it is kept: one way of writing accented letters (NFC), no bytes that are no text."""
     return unicodedata.normalize("NFC", name.encode(errors="backslashreplace").decode())
+
+
+def some(names: Sequence[str], named: int = 10) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - named} more" if len(names) > named else ""
+    return ", ".join(names[:named]) + more
 
 
 def case_only(names: Iterable[str]) -> list[list[str]]:
@@ -295,14 +295,20 @@ def _read(
     return image_set(reading.pixels, kept, sorted(present))
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted, without hidden files."""
-    names = sorted(os.listdir(folder))
-    return [folder / name for name in names if not name.startswith(".") and name.lower() not in CLUTTER]
-
-
-def _may_be_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES or (not path.suffix and is_image(path))
+def _content(folder: Path, report: ReadingReport) -> tuple[list[Path], list[Path]]:
+    """The folders and the image files in a folder, sorted; the report is told of others but hidden ones."""
+    folders, images = [], []
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        if name.startswith(".") or name.lower() in CLUTTER:
+            continue
+        if os.path.isdir(path):
+            folders.append(path)
+        elif path.suffix.lower() in SUFFIXES or (not path.suffix and is_image(path)):
+            images.append(path)
+        else:
+            report.other_files.append(name_of(path))
+    return folders, images
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -320,5 +326,4 @@ def _count(things: Sequence[object], singular: str, plural: str = "") -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(_short, names[:NAMED])) + more
+    return some([*map(_short, names)], NAMED)

@@ -5,26 +5,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
-
-
-class Images(Protocol):
-    """Images by number."""
-
-    @property
-    def sizes(self) -> Tensor:
-        """(n, 2): height and width of every image."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
-        """Some of them, by numbers from 0; if asked so in memory from which a GPU copies while the program goes on."""
-
-    def image(self, number: int) -> Tensor:
-        """One of them, (3, h, w), without a copy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +21,7 @@ class Pixels:
         return len(self.canvas)
 
     def batch(self, index: Tensor, pinned: bool = False) -> "Pixels":
+        """Some of them, by numbers from 0; if asked so in memory from which a GPU copies while the program goes on."""
         index, sizes = index.to(self.canvas.device), self.sizes[index.to(self.sizes.device)]
         if self.canvas.device.type != "cpu":
             return Pixels(self.canvas[index], sizes)
@@ -46,6 +30,7 @@ class Pixels:
         return Pixels(canvas, sizes)
 
     def image(self, number: int) -> Tensor:
+        """One of them, (3, h, w), without a copy."""
         height, width = self.sizes[number].tolist()
         return self.canvas[number, :, :height, :width]
 
@@ -54,6 +39,11 @@ class Pixels:
         pin = device.type == "cuda" and self.canvas.device.type == "cpu"
         canvas, sizes = (each.pin_memory() if pin else each for each in (self.canvas, self.sizes))
         return Pixels(canvas.to(device, non_blocking=pin), sizes.to(device, non_blocking=pin))
+
+    @classmethod
+    def whole(cls, canvas: Tensor) -> "Pixels":
+        """Images that fill their canvas."""
+        return cls(canvas, torch.tensor(canvas.shape[2:]).repeat(len(canvas), 1))
 
     @classmethod
     def of(cls, images: Sequence[Tensor], pinned: bool = False) -> "Pixels":
@@ -87,6 +77,9 @@ class Packed:
     def _ends(self) -> list[int]:
         """Where every image ends, after a zero."""
         return [0, *(3 * self.sizes.prod(1)).cumsum(0).tolist()]
+
+
+Images = Pixels | Packed
 
 
 def packed(row: Tensor, sizes: Tensor) -> Images:
@@ -145,7 +138,7 @@ class ImageSet:
         return len(self.labels)
 
     def batch(self, index: Tensor, pinned: bool = False) -> Pixels:
-        """Some of them, as `Images` says; the others are not touched."""
+        """Some of them, as `Pixels` says; the others are not touched."""
         return self._open()[0].batch(index if self._rows is None else self._rows[index], pinned)
 
     def image(self, number: int) -> Tensor:
@@ -153,14 +146,26 @@ class ImageSet:
         return self._open()[0].image(number if self._rows is None else int(self._rows[number]))
 
     def subset(self, index: Tensor) -> "ImageSet":
+        """Those of these numbers, or those that a mask marks."""
+        if index.dtype == torch.bool:
+            index = torch.nonzero(index)[:, 0]
         return self._made_of(index, self.labels[index], self.classes)
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
         """The images of the named classes, class by class in that order, with labels in that order."""
         position = {name: number for number, name in enumerate(self.classes)}
-        rows = [torch.nonzero(self.labels == position[name])[:, 0] for name in names]
+        rows = [self.rows_of(position[name]) for name in names]
         labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
         return self._made_of(torch.cat(rows), torch.cat(labels), tuple(names))
+
+    def rows_of(self, label: int) -> Tensor:
+        """The numbers of the images of one class."""
+        return torch.nonzero(self.labels == label)[:, 0]
+
+    def counts(self) -> dict[str, int]:
+        """How many images every class has."""
+        counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
 
     def fingerprint(self) -> str:
         """Hash of classes, labels, sizes and pixels, image by image."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import yaml
+from torch.nn.functional import one_hot
 
 from lca.data import cache
 from lca.data.decoding import LeftOut, Reading, name_of, read_together, unreadable_images
@@ -46,12 +47,19 @@ class Source:
     tasks: int
     """Number of tasks in the literature."""
     view: ViewOptions
+    """What of an image is seen."""
     sizes: tuple[int, ...] = ()
     """Classes of each of the literature's tasks, where they are not equal parts."""
     near_copies: int | None = None
     """Test images that look like training images, where that was looked for."""
     as_published: bool | None = None
     """Whether a benchmark has the classes and as many images as its card says."""
+
+    @classmethod
+    def of_card(cls, card: dict[str, Any], name: str, train: ImageSet, test: ImageSet, **facts: Any) -> "Source":
+        """A source with the tasks and the view of its card."""
+        tasks = min(card["tasks"], len(train.classes))
+        return cls(name, train, test, tasks, ViewOptions.model_validate(card["view"]), **facts)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -70,23 +78,24 @@ sources: Registry[Reader] = Registry("data source", "lca.data")
 
 
 def load_source(options: DataOptions, seed: int, view_size: int, progress: Progress) -> Source:
-    """Read the source an option names; `view_size` is the side of the square the backbone sees."""
+    """Read the source an option names; `view_size` is the side of the square the backbone sees. Its view is the card's
+    with the options' changes."""
     name, _, argument = options.source.partition(":")
     reader = sources[name]
-    if options.split is not None:
-        check_split(name, options.split)
-    return reader(argument, options, seed, working_size(view_size), progress)
+    check_split(name, options.split)
+    source = reader(argument, options, seed, working_size(view_size), progress)
+    return replace(source, view=options.view.over(source.view))
 
 
 def settings(text: str, allowed: Mapping[str, Any], example: str) -> dict[str, str]:
     """`a=1,b=2` as a mapping."""
-    found = {}
+    given = {}
     for item in filter(None, text.split(",")):
-        key, equals, value = (each.strip() for each in item.partition("="))
-        if not equals or not value or key not in allowed:
+        key, _, value = (part.strip() for part in item.partition("="))
+        if not value or key not in allowed:
             raise LcaError(f"data.source: came {item!r}; expected some of {', '.join(allowed)}, for example {example}")
-        found[key] = value
-    return found
+        given[key] = value
+    return given
 
 
 def working_size(view_size: int) -> int:
@@ -107,17 +116,10 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
     labels = torch.from_numpy(bunch.target).long()
     if len(labels) != card["images"]:
         raise LcaError(f"scikit-learn's digits have {len(labels)} images, the card says {card['images']}")
-    position = torch.zeros(len(labels), dtype=torch.long)
-    for label in range(10):
-        rows = torch.nonzero(labels == label)[:, 0]
-        position[rows] = torch.arange(len(rows))
-    is_test = position % card["split"]["every"] == card["split"]["test"]
-    canvas = grey[:, None].repeat(1, 3, 1, 1)
-    pixels = Pixels(canvas, torch.full((len(labels), 2), 8))
-    everything = ImageSet(pixels, labels, tuple(str(name) for name in card["classes"]))
-    train, test = torch.nonzero(~is_test)[:, 0], torch.nonzero(is_test)[:, 0]
-    view = ViewOptions.model_validate(card["view"])
-    return Source("digits", everything.subset(train), everything.subset(test), card["tasks"], view)
+    place_in_class = one_hot(labels).cumsum(0).gather(1, labels[:, None])[:, 0] - 1
+    is_test = place_in_class % card["split"]["every"] == card["split"]["test"]
+    everything = ImageSet(Pixels.whole(grey[:, None].repeat(1, 3, 1, 1)), labels, tuple(map(str, card["classes"])))
+    return Source.of_card(card, "digits", everything.subset(~is_test), everything.subset(is_test))
 
 
 @sources.register("folder")
@@ -141,13 +143,10 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
     if parts:
-        (train, learnt), (test, tested) = (
-            read_files(listing[part], working_size, progress, report, True) for part in parts
-        )
+        learnt, tested = (read_files(listing[part], working_size, progress, report, True) for part in parts)
     else:
-        (train, learnt), (test, tested), report = _split_and_read(
-            listing["all"], options, working_size, progress, report
-        )
+        learnt, tested, report = _split_and_read(listing["all"], options, working_size, progress, report)
+    (train, learnt_files), (test, tested_files) = learnt, tested
     if len(classes) < 2:
         count = len(train) + len(test)
         raise LcaError(
@@ -158,21 +157,29 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             f"{root} holds {len(train)} images of {len(classes)} classes, none of which has two: there would be "
             "nothing to test on; add images, or a folder of test images beside one of training images (train/, test/)"
         )
+
+    def alike(one: int, two: int) -> str:
+        return f"{_short(tested_files[two])} looks like {_short(learnt_files[one])}"
+
+    return told_source("folder", root.name, train, test, alike, report, progress)
+
+
+def told_source(
+    kind: str,
+    name: str,
+    train: ImageSet,
+    test: ImageSet,
+    alike: Callable[[int, int], str],
+    report: ReadingReport,
+    progress: Progress,
+) -> Source:
+    """A source of images that somebody collected. What is to know about them is told; `alike` says in words that a
+    training image and a test image, given by their numbers, are near copies."""
     copies = found_copies(train, test, progress)
     report.untested = without_images(test)
-    report.near_copies = [f"{_short(tested[two])} looks like {_short(learnt[one])}" for one, two in copies]
-    if report.read:  # else all of it was told before in this process
-        for line in report.lines():
-            progress.line(line)
-    card = read_card("folder")
-    return Source(
-        f"folder:{root.name}",
-        train,
-        test,
-        min(card["tasks"], len(classes)),
-        ViewOptions.model_validate(card["view"]),
-        near_copies=len(copies),
-    )
+    report.near_copies = [alike(one, two) for one, two in copies]
+    report.tell(progress)
+    return Source.of_card(read_card(kind), f"{kind}:{name}", train, test, near_copies=len(copies))
 
 
 def _parts(root: Path, report: ReadingReport) -> dict[str, Path]:
@@ -213,8 +220,7 @@ def _broken(paths: list[Path], working_size: int) -> list[Path]:
 
 def without_images(images: ImageSet) -> list[str]:
     """The classes of which there is none."""
-    counts = torch.bincount(images.labels, minlength=len(images.classes)).tolist()
-    return [name for name, count in zip(images.classes, counts, strict=True) if not count]
+    return [name for name, count in images.counts().items() if not count]
 
 
 def _short(path: Path) -> Path:
@@ -236,10 +242,10 @@ def found_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tu
     return [(one, two) for one, two in cache.remembered(what, lambda: near_copies(train, test, progress), fits)]
 
 
-def check_split(name: str, split: str) -> None:
-    """A named split must be one of the card's."""
+def check_split(name: str, split: str | None) -> None:
+    """A split, where one is named, must be one of the card's."""
     splits = read_card(name).get("splits", {})
-    if split not in splits:
+    if split is not None and split not in splits:
         known = f"its splits: {', '.join(splits)}" if splits else "it has no named splits; leave the name out"
         raise LcaError(f"{name} has no split {split!r}; {known}")
 
@@ -247,10 +253,8 @@ def check_split(name: str, split: str) -> None:
 @lru_cache
 def read_card(name: str) -> dict[str, Any]:
     """The YAML card of a source."""
-    card: dict[str, Any] = yaml.safe_load(
-        (Path(__file__).parent / "cards" / f"{name}.yaml").read_text(encoding="utf-8")
-    )
-    return card
+    path = Path(__file__).parent / "cards" / f"{name}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def seeded_split(files: dict[str, list[T]], test_share: float, seed: int) -> dict[str, dict[str, list[T]]]:

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +33,11 @@ class Stream:
     """A source cut into tasks: class order and task sizes of the literature, seeded."""
 
     def __init__(self, source: Source, options: DataOptions, seed: int) -> None:
-        self.classes = class_order(source.classes, options, seed)
-        self.task_classes: list[tuple[str, ...]] = []
-        """The classes that are new in every task."""
-        start = 0
-        for size in task_sizes(self.classes, options, source.tasks, source.sizes):
-            self.task_classes.append(self.classes[start : start + size])
-            start += size
+        self.task_classes = classes_of_tasks(source.classes, options, seed, source.tasks, source.sizes)
+        self.classes = tuple(itertools.chain(*self.task_classes))
         train = _limit(source.train, options, seed)
         held_out = share_mask(train, options.validation, seed)
-        self._train = train.subset(torch.nonzero(~held_out)[:, 0])
+        self._train = train.subset(~held_out)
         self._returning = _returning(self.task_classes, options.returning, seed)
         self._task_of_image = self._divided(seed)
         if options.returning and len(self) > 1 and not any(map(self._back, range(len(self)))):
@@ -50,46 +45,38 @@ class Stream:
                 f"data.returning={options.returning} brings no class back: a class needs two training images or more, "
                 "and the share must be of at least one class"
             )
-        self._validation = train.subset(torch.nonzero(held_out)[:, 0]) if options.validation else None
-        self._evaluation = self._validation if options.evaluate == "validation" else source.test
+        validation = train.subset(held_out)
+        self._validation = validation if options.validation else None
+        self._evaluation = validation if options.evaluate == "validation" else source.test
         self._open: Task | None = None
 
     def __len__(self) -> int:
         return len(self.task_classes)
 
-    @contextmanager
-    def open(self, index: int) -> Iterator[Task]:
+    def open(self, index: int) -> AbstractContextManager[Task]:
         """The task's images, readable until the context ends. Only one task is open at a time."""
-        train = self._train.subset(torch.nonzero(self._task_of_image == index)[:, 0])
-        with self._opened(index, (*self.task_classes[index], *self._back(index)), train) as task:
-            yield task
+        train = self._train.subset(self._task_of_image == index)
+        return self._opened(index, (*self.task_classes[index], *self._back(index)), train)
 
-    @contextmanager
-    def everything(self) -> Iterator[Task]:
+    def everything(self) -> AbstractContextManager[Task]:
         """All training images as one task: for methods that declare that they need all data."""
-        with self._opened(0, self.classes, self._train) as task:
-            yield task
+        return self._opened(0, self.classes, self._train)
 
     def test(self, upto: int) -> ImageSet:
         """The evaluation images of the tasks 0 to `upto`, in class order. The evaluator's only."""
-        seen = [name for classes in self.task_classes[: upto + 1] for name in classes]
-        assert self._evaluation is not None
-        return self._evaluation.of_classes(seen)
+        return self._evaluation.of_classes([*itertools.chain(*self.task_classes[: upto + 1])])
 
     def test_of(self, index: int) -> ImageSet:
         """The evaluation images of one task, in class order. The evaluator's only."""
-        assert self._evaluation is not None
         return self._evaluation.of_classes(self.task_classes[index])
 
     def evaluation_count(self, classes: Sequence[str]) -> int:
         """How many evaluation images these classes have."""
-        assert self._evaluation is not None
         return len(self._evaluation.of_classes(classes))
 
     def train_counts(self) -> list[int]:
         """Training images per class, in class order."""
-        labels = self._train.of_classes(self.classes).labels
-        return torch.bincount(labels, minlength=len(self.classes)).tolist()
+        return [*self._train.of_classes(self.classes).counts().values()]
 
     def _back(self, index: int) -> list[str]:
         """The classes of earlier tasks of which this one has images."""
@@ -99,15 +86,14 @@ class Stream:
 
     def _divided(self, seed: int) -> Tensor:
         """The task of every training image: a class that returns has some in each of its tasks, while they last."""
-        labels, names = self._train.labels, self._train.classes
-        found = torch.zeros(len(labels), dtype=torch.long)
-        for label, name in enumerate(names):
-            own = torch.nonzero(labels == label)[:, 0]
+        task_of_image = torch.zeros(len(self._train), dtype=torch.long)
+        for label, name in enumerate(self._train.classes):
+            rows = self._train.rows_of(label)
             first = next(number for number, classes in enumerate(self.task_classes) if name in classes)
             tasks = torch.tensor([first, *(number for number, back in enumerate(self._returning) if name in back)])
-            order = own[torch.randperm(len(own), generator=generator(seed, "returning", label))]
-            found[order] = tasks[torch.arange(len(own)) % len(tasks)]
-        return found
+            order = rows[torch.randperm(len(rows), generator=generator(seed, "returning", label))]
+            task_of_image[order] = tasks[torch.arange(len(rows)) % len(tasks)]
+        return task_of_image
 
     @contextmanager
     def _opened(self, index: int, classes: tuple[str, ...], train: ImageSet) -> Iterator[Task]:
@@ -122,6 +108,15 @@ class Stream:
             if validation is not None:
                 validation.close()
             self._open = None
+
+
+def classes_of_tasks(
+    names: Sequence[str], options: DataOptions, seed: int, default_tasks: int, default_sizes: Sequence[int] = ()
+) -> list[tuple[str, ...]]:
+    """The classes that are new in every task."""
+    order = class_order(names, options, seed)
+    rest = iter(order)
+    return [tuple(itertools.islice(rest, size)) for size in task_sizes(order, options, default_tasks, default_sizes)]
 
 
 def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[str, ...]:
@@ -172,16 +167,15 @@ def task_sizes(
     Where nothing is given: a task per domain if the order is by domains, or else the literature's sizes, if they fit.
     """
     count = len(classes)
-    if options.order == "domains" and options.tasks is None and options.base is None:
-        return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
-    if options.tasks is None and options.base is None and sum(default_sizes) == count:
-        return [*default_sizes]
+    if options.tasks is None and options.base is None:
+        if options.order == "domains":
+            return [len(list(group)) for _, group in itertools.groupby(classes, domain)]
+        if sum(default_sizes) == count:
+            return [*default_sizes]
     if options.base is not None and options.increment is not None:
         if options.base > count:
             raise LcaError(f"data.base is {options.base}, but there are only {count} classes")
-        rest = count - options.base
-        full, short = divmod(rest, options.increment)
-        return [options.base, *[options.increment] * full, *([short] if short else [])]
+        return base_and_increments(count, options.base, options.increment)
     if isinstance(options.tasks, list):
         if sum(options.tasks) != count:
             raise LcaError(f"data.tasks {options.tasks} hold {sum(options.tasks)} classes, the source has {count}")
@@ -192,39 +186,45 @@ def task_sizes(
     return [count // tasks + (number < count % tasks) for number in range(tasks)]
 
 
+def base_and_increments(classes: int, base: int, increment: int) -> list[int]:
+    """Classes per task: a base, then equal increments, of which the last may be short."""
+    full, short = divmod(classes - base, increment)
+    return [base, *[increment] * full, *([short] if short else [])]
+
+
 def _limit(images: ImageSet, options: DataOptions, seed: int) -> ImageSet:
     """Few images of every class, or ever fewer from class to class."""
     if options.train_limit is None and options.long_tail is None:
         return images
-    classes, rows = len(images.classes), []
-    ranks = torch.randperm(classes, generator=generator(seed, "long tail")).tolist()
-    for label in range(classes):
-        own = torch.nonzero(images.labels == label)[:, 0]
-        count = min(len(own), options.train_limit or len(own))
+    last, kept = max(len(images.classes) - 1, 1), []
+    ranks = torch.randperm(len(images.classes), generator=generator(seed, "long tail")).tolist()
+    for label, rank in enumerate(ranks):
+        rows = images.rows_of(label)
+        count = min(len(rows), options.train_limit or len(rows))
         if options.long_tail is not None:
-            count = max(round(count * options.long_tail ** (-ranks[label] / max(classes - 1, 1))), min(count, 1))
-        chosen = torch.randperm(len(own), generator=generator(seed, "train limit", label))[:count]
-        rows.append(own[chosen.sort().values])
-    return images.subset(torch.cat(rows))
+            count = max(round(count * options.long_tail ** (-rank / last)), min(count, 1))
+        chosen = torch.randperm(len(rows), generator=generator(seed, "train limit", label))[:count]
+        kept.append(rows[chosen.sort().values])
+    return images.subset(torch.cat(kept))
 
 
 def _returning(tasks: Sequence[Sequence[str]], share: float, seed: int) -> list[tuple[str, ...]]:
     """The classes of earlier tasks that come back in every task."""
-    found: list[tuple[str, ...]] = []
-    for number in range(len(tasks)):
-        earlier = [name for classes in tasks[:number] for name in classes]
+    returning, earlier = [], list[str]()
+    for number, classes in enumerate(tasks):
         chosen = torch.randperm(len(earlier), generator=generator(seed, "returning classes", number))
-        found.append(tuple(earlier[place] for place in sorted(chosen[: round(share * len(earlier))].tolist())))
-    return found
+        returning.append(tuple(earlier[place] for place in sorted(chosen[: round(share * len(earlier))].tolist())))
+        earlier += classes
+    return returning
 
 
-def share_mask(images: ImageSet, share: float, seed: int, smallest: int = 2) -> torch.Tensor:
+def share_mask(images: ImageSet, share: float, seed: int, smallest: int = 2) -> Tensor:
     """Which images are held out: the same share of every class, at least one but never all of it, and none of a class
     with fewer than `smallest` images."""
     mask = torch.zeros(len(images), dtype=torch.bool)
     for label in range(len(images.classes)) if share else ():
-        own = torch.nonzero(images.labels == label)[:, 0]
-        if len(own) >= smallest:
-            count = min(max(round(share * len(own)), 1), len(own) - 1)
-            mask[own[torch.randperm(len(own), generator=generator(seed, "validation", label))[:count]]] = True
+        rows = images.rows_of(label)
+        if len(rows) >= smallest:
+            count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+            mask[rows[torch.randperm(len(rows), generator=generator(seed, "validation", label))[:count]]] = True
     return mask

@@ -6,7 +6,6 @@ from torch import Tensor
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.sources import Source, read_card, settings, sources
-from lca.data.views import ViewOptions
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.randomness import generator
@@ -30,16 +29,12 @@ def synthetic(argument: str, options: DataOptions, seed: int, working_size: int,
     canvas = torch.empty(count, train + test, 3, size, size, dtype=torch.uint8)
     for number in progress.track(range(count), "painting patterns", count):
         canvas[number] = _painted(generator(given["seed"], "synthetic", number), train + test, size)
-    card = read_card("synthetic")
 
-    def part(pixels: Tensor) -> ImageSet:
-        labels = torch.arange(count).repeat_interleave(pixels.shape[1])
-        flat = pixels.flatten(0, 1)
-        return ImageSet(Pixels(flat, torch.full((len(flat), 2), size)), labels, names)
+    def part(canvas: Tensor) -> ImageSet:
+        labels = torch.arange(count).repeat_interleave(canvas.shape[1])
+        return ImageSet(Pixels.whole(canvas.flatten(0, 1)), labels, names)
 
-    view = ViewOptions.model_validate(card["view"])
-    parts = part(canvas[:, :train]), part(canvas[:, train:])
-    return Source("synthetic", *parts, min(card["tasks"], count), view)
+    return Source.of_card(read_card("synthetic"), "synthetic", part(canvas[:, :train]), part(canvas[:, train:]))
 
 
 def _painted(random: torch.Generator, count: int, size: int) -> Tensor:

@@ -1,76 +1,34 @@
-"""Branches: several classifiers on one backbone, each with its own class statistics and its own alignment.
+"""Branches: several classifiers on one backbone, each with its own class statistics and its own heads.
 
 A branch sees the trunk's features and heads and gives nothing back, so any number of them share one training.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lca.files import State
-from lca.heads.alignment import AlignmentOptions, align
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.branch import BranchOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.statistics.distances import KEPT, KnownDistances
-from lca.statistics.drift import drifts
 from lca.statistics.gaussians import GaussianMemory
-
-_PLAIN: dict[str, Any] = {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"}
-_REDRAWN: dict[str, Any] = {"redraw": True, "epochs": 30, "lr": 0.005}
-PRESETS: dict[str, dict[str, Any]] = {
-    "none": {"kind": "none"},
-    "ca": _PLAIN,
-    "lca": {"nearest_mean_filter": True, "batches": "random", "statistics": "before"},
-    "lda": {"kind": "lda", "drift": {"model": "affine"}},
-    "slca": {
-        "robustness": 0.0,
-        "average": "samples",
-        "batches": "random",
-        "batch_size": 256,
-        "samples": 256,
-        "redraw": True,
-        "mean_decay": 0.1,
-        "logit_norm": 0.1,
-        "epochs": 3,
-        "start": "restart",
-    },
-    "mos": {**_PLAIN, **_REDRAWN, "samples": 240, "batch_size": 240},
-    "tuna": {**_PLAIN, **_REDRAWN, "samples": 80, "batch_size": 80},
-    "best": {"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True},
-}
-"""Branches by name: the heads as trained, CA and LCA as published, closed-form LDA, the alignments of SLCA, MOS and
-TUNA, and what measured best. MOS and TUNA draw five times the training batch of every class: here for the batches of 48
-and 16 images that they published for CIFAR-100."""
-
-
-def branch(spec: Any) -> Any:
-    """A branch as the recipe writes it: a preset's name, or a mapping that may start from a preset."""
-    if isinstance(spec, str):
-        spec = {"name": spec, "preset": spec}
-    if isinstance(spec, dict) and "preset" in spec:
-        preset = spec["preset"]
-        if preset not in PRESETS:
-            raise ValueError(f"unknown branch {preset!r}; known: {', '.join(PRESETS)}")
-        own = {key: value for key, value in spec.items() if key != "preset"}
-        return {"name": preset, **PRESETS[preset], **own}
-    return spec
 
 
 class BranchSet:
     """The branches of a method: the heads and Gaussians that differ from branch to branch.
 
-    Branches with the same statistics share one set of Gaussians, named after the first of them. A branch of kind
-    `none` has neither: it answers with the trunk's heads as they were trained. How far known images lie from their
+    Branches with the same statistics share one set of Gaussians, named after the first of them. A branch that keeps
+    none has neither: it answers with the trunk's heads as they were trained. How far known images lie from their
     Gaussians is kept only where it is asked for, by a method that can tell unknown images.
     """
 
-    def __init__(self, options: Sequence[AlignmentOptions], trunk: GrowingHeads, keep_distances: bool = True) -> None:
+    def __init__(self, options: Sequence[BranchOptions], trunk: GrowingHeads, keep_distances: bool = True) -> None:
         self.options = {each.name: each for each in options}
         self.trunk = trunk
-        self.heads = {each.name: trunk.copy() for each in options if each.kind != "none"}
+        self.heads = {each.name: trunk.copy() for each in options if each.keeps_statistics}
         self.memories: dict[str, GaussianMemory] = {}
         self.distances: dict[str, KnownDistances] = {}
         self._memory_of: dict[str, str] = {}
@@ -84,7 +42,7 @@ class BranchSet:
                     self.distances[name] = KnownDistances()
 
     def memory(self, name: str) -> GaussianMemory | None:
-        """The Gaussians a branch uses, or None for kind `none`."""
+        """The Gaussians a branch uses, or None where it keeps no statistics."""
         return self.memories[self._memory_of[name]] if name in self._memory_of else None
 
     def parts_of(self, name: str) -> set[str]:
@@ -105,7 +63,7 @@ class BranchSet:
             if memory.classes:
                 if before is None:
                     raise ValueError("the features from before are needed to move the Gaussians that are there")
-                transport = drifts[options.drift.model](before.cpu(), merged, options.drift)
+                transport = options.drift.fit(before.cpu(), merged)
                 memory.transport(transport.means, transport.rows)
             features = merged if options.statistics == "after" else tuned
             for label in labels.unique().tolist():
@@ -140,16 +98,15 @@ class BranchSet:
         The draws depend on the task only: branches that differ in an option are compared on the same samples.
         """
         options, memory = self.options[name], self.memory(name)
-        heads = self.trunk.copy() if options.start == "restart" else self.heads[name]
+        heads = self.trunk.copy() if options.restarts else self.heads[name]
         heads.extend(self.trunk)
         self.heads[name] = heads.to(device)
-        if memory is None or (first and not options.first_task and options.kind != "lda"):
+        if memory is None or not options.applies(first):
             return {}
-        with progress.task(f"task {task + 1}, align {name}", options.epochs) as advance:
-            self.heads[name], measured = align(
+        with progress.task(f"task {task + 1}, align {name}", options.rounds) as advance:
+            self.heads[name], measured = options.fit(
                 heads,
                 memory.to(device),
-                options,
                 lambda purpose, epoch, on: generator(seed, purpose, task, epoch, on),
                 lambda: advance(1),
             )
@@ -177,10 +134,10 @@ class BranchSet:
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         """Bytes of all branches after tasks of equal size and so many classes with so many images each."""
-        closed_form = GrowingHeads(self.trunk.width, HeadOptions(bias=True))
+        closed_form = GrowingHeads(self.trunk.width, LinearOptions(bias=True))
         total = len(self.distances) * classes * 4 * min(images, KEPT)
         for options in (self.options[name] for name in self.heads):
-            like = closed_form if "lda" in (options.kind, options.start) else self.trunk
+            like = closed_form if options.closed_form else self.trunk
             total += like.expected_bytes(tasks, classes)
         for memory in self.memories.values():
             size = memory.expected_bytes(classes, images, self.trunk.width)

@@ -1,54 +1,30 @@
 """Heads: a classifier that grows by one task head at a time. Old heads stay frozen unless alignment trains them."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.errors import LcaError, nearest
+from lca.errors import LcaError
 from lca.files import Part, nbytes
-from lca.options import NamedOptions
+from lca.options import NamedOptions, one_of
 from lca.registry import Registry
 
 
 class HeadOptions(NamedOptions):
-    """What a task head is."""
-
-    name: str = "linear"
-    """One of the registered heads: linear, mlp, cosine, prototype."""
-    bias: bool = False
-    """`linear` and `mlp`: whether the last layer has a bias (the published heads have none)."""
-    hidden: int | None = Field(None, ge=1)
-    """`mlp`: width of the hidden layer; by default the feature width."""
-    scale: float = Field(20.0, gt=0)
-    """`cosine` and `prototype`: factor on the cosine."""
-    train_scale: bool = True
-    """`cosine`: whether training and alignment go on to change the factor."""
+    """What every task head has; each adds its own options."""
 
     init: Literal["normal", "uniform"] | None = None
     """How rows start: `normal` with standard deviation 0.02, as `linear` and `mlp` do by default, or `uniform` within
     ±1/√d, the bias as well, as torch's own linear layer; `cosine` and `prototype` do by default."""
 
-    @field_validator("name")
-    @classmethod
-    def _registered(cls, name: str) -> str:
-        if name not in heads:
-            raise ValueError(f"unknown head {name!r}; {nearest(name, heads)}")
-        return name
-
-    @model_validator(mode="after")
-    def _used(self) -> Self:
-        kinds = {"hidden": ("mlp",), "scale": ("cosine", "prototype"), "train_scale": ("cosine", "prototype")}
-        for key, names in kinds.items():
-            if self.name not in names and getattr(self, key) != HeadOptions.model_fields[key].default:
-                raise ValueError(f"{key} is for {' and '.join(names)}; with name: {self.name} it would do nothing")
-        return self
-
 
 class TaskHead(nn.Module):
     """Logits of one task's classes."""
+
+    Options: ClassVar[type[HeadOptions]]
 
     def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
         super().__init__()
@@ -65,13 +41,24 @@ class TaskHead(nn.Module):
 
 
 heads: Registry[type[TaskHead]] = Registry("head")
+choose_head = one_of(heads, "linear", shared=True)
+HeadChoice = Annotated[SerializeAsAny[HeadOptions], BeforeValidator(choose_head)]
+"""A head's name, or a mapping with its options."""
+
+
+class LinearOptions(HeadOptions):
+    name: Literal["linear"] = "linear"
+    bias: bool = False
+    """Whether there is a bias (the published heads have none)."""
 
 
 @heads.register("linear")
 class LinearHead(TaskHead):
     """w·x (+ b)"""
 
-    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+    Options = LinearOptions
+
+    def __init__(self, width: int, classes: int, options: LinearOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
         self.weight = nn.Parameter(_rows(classes, width, options.init or "normal", generator))
         self.bias = nn.Parameter(torch.zeros(classes)) if options.bias else None
@@ -98,16 +85,27 @@ class LinearHead(TaskHead):
             self.bias.data = self.bias.data[chosen].clone()
 
 
+class MlpOptions(HeadOptions):
+    name: Literal["mlp"] = "mlp"
+    bias: bool = False
+    """Whether the last layer has a bias."""
+    hidden: int | None = Field(None, ge=1)
+    """Width of the hidden layer; by default the feature width."""
+
+
 @heads.register("mlp")
 class MlpHead(TaskHead):
     """One hidden layer with GELU before the linear layer (the paper's text speaks of MLP heads)."""
 
-    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+    Options = MlpOptions
+
+    def __init__(self, width: int, classes: int, options: MlpOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
         hidden = options.hidden or width
         self.hidden_weight = nn.Parameter(_rows(hidden, width, options.init or "normal", generator))
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
-        self.output = LinearHead(hidden, classes, options, generator)
+        last = LinearOptions(bias=options.bias, init=options.init)
+        self.output = LinearHead(hidden, classes, last, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.output(self._activations(features))
@@ -126,11 +124,25 @@ class MlpHead(TaskHead):
         return functional.gelu(functional.linear(features, self.hidden_weight, self.hidden_bias))
 
 
+class CosineOptions(HeadOptions):
+    name: Literal["cosine"] = "cosine"
+    scale: float = Field(20.0, gt=0)
+    """Factor on the cosine."""
+    train_scale: bool = True
+    """Whether training and alignment go on to change the factor."""
+
+
+class PrototypeOptions(CosineOptions):
+    name: Literal["prototype"] = "prototype"  # type: ignore[assignment]
+
+
 @heads.register("cosine")
 class CosineHead(TaskHead):
     """scale · cos(w, x), rows and scale trained, or the rows alone."""
 
-    def __init__(self, width: int, classes: int, options: HeadOptions, generator: torch.Generator) -> None:
+    Options: ClassVar = CosineOptions
+
+    def __init__(self, width: int, classes: int, options: CosineOptions, generator: torch.Generator) -> None:
         super().__init__(width, classes, options, generator)
         self.weight = nn.Parameter(_rows(classes, width, options.init or "uniform", generator))
         self.scale = nn.Parameter(torch.tensor(options.scale)) if options.train_scale else options.scale
@@ -152,6 +164,8 @@ class CosineHead(TaskHead):
 class PrototypeHead(CosineHead):
     """Cosine to the class means. Trained like a cosine head while the backbone is tuned; then its rows are replaced by
     the class means, in a branch by those of the branch's Gaussians. Alignment takes no other step on it."""
+
+    Options: ClassVar = PrototypeOptions
 
 
 class GrowingHeads(nn.Module):
@@ -269,7 +283,7 @@ class GrowingHeads(nn.Module):
     def load(self, part: Part, meta: dict[str, Any]) -> None:
         self.tasks = nn.ModuleList()
         for number, entry in enumerate(meta["heads"]):
-            head = self.new_head(entry["classes"], torch.Generator(), HeadOptions(**entry["options"]))
+            head = self.new_head(entry["classes"], torch.Generator(), choose_head(entry["options"]))
             for name, parameter in head.named_parameters():
                 stored = part[f"{number}.{name}"]
                 if stored.shape != parameter.shape:
@@ -285,7 +299,7 @@ class GrowingHeads(nn.Module):
 
 def linear_heads(weight: Tensor, bias: Tensor, sizes: list[int], like: GrowingHeads) -> GrowingHeads:
     """Task heads made of given rows: for closed-form classifiers such as LDA."""
-    options = HeadOptions(name="linear", bias=True)
+    options = LinearOptions(bias=True)
     built = GrowingHeads(like.width, options)
     for rows, offsets in zip(weight.split(sizes), bias.split(sizes), strict=True):
         head = LinearHead(like.width, len(rows), options, torch.Generator())

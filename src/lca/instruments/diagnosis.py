@@ -10,15 +10,11 @@ from torch import Tensor
 from lca.classifier import ContinualClassifier
 from lca.evaluation.overlap import by_task, overlaps
 from lca.evaluation.similarity import similarity
-from lca.files import FORMAT
 from lca.instruments.kept import KeptModels
 from lca.methods._branched import Branched
 from lca.progress import Progress
-from lca.results.measured import Measurement
+from lca.results.measured import AS_TRAINED
 
-DIAGNOSIS = Measurement("diagnose", "diagnosis.json", ("tasks", "pairs"))
-AS_TRAINED = "as trained"
-"""The heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
 PAIRS = 10
 """How many pairs of classes are named: those that overlap most, whichever classifier it is under."""
 
@@ -65,15 +61,7 @@ def diagnose_run(
             }
         )
         pairs = _closest(found, model.classes)
-    return {
-        "format": FORMAT,
-        "recipe": kept.results["recipe"],
-        "versions": kept.results["versions"],
-        "machine": kept.results["machine"],
-        "images": images,
-        "tasks": facts,
-        "pairs": pairs,
-    }
+    return {**kept.facts, "images": images, "tasks": facts, "pairs": pairs}
 
 
 def _overlaps(

@@ -7,7 +7,7 @@ from lca.classifier import ContinualClassifier
 from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.errors import LcaError
-from lca.files import has_state
+from lca.files import FORMAT, has_state
 from lca.progress import Progress
 from lca.results.stored import read_run
 
@@ -34,6 +34,11 @@ class KeptModels:
                 f"the models after task {', '.join(missing)} were not kept, so they are left out; "
                 "run with --set keep_models=all to have them"
             )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How what is measured of the run begins."""
+        return {"format": FORMAT, **{key: self.results[key] for key in ("recipe", "versions", "machine")}}
 
     def open(self, task: int) -> ContinualClassifier:
         """The model after a task."""

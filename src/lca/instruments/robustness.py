@@ -1,6 +1,7 @@
 """A model's robustness: the generated or the published damage of labelled images, scored."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,98 +10,210 @@ from torch import Tensor
 
 from lca.classifier import ContinualClassifier
 from lca.damage import corruptions, perturbations
-from lca.damage.corruptions import corrupt
+from lca.damage.corruptions import SEVERITIES, corrupt
 from lca.damage.official import corrupted_files, perturbed_files
-from lca.damage.perturbations import perturb
+from lca.damage.perturbations import FRAMES, NOISE, perturb
+from lca.data.folders import read_class_folders
 from lca.data.images import ImageSet, Pixels
+from lca.data.options import DataOptions
+from lca.data.sources import load_source, sources
 from lca.data.views import evaluation_crop
 from lca.errors import LcaError, nearest
 from lca.progress import Progress
-from lca.results.robustness import RobustnessScores, along, measure
+from lca.randomness import generator
+from lca.results.robustness import RobustnessScores, along
+
+AT_ONCE = 2**28
+"""Bytes of frames made together."""
+
+Answers = Callable[[Tensor], Tensor]
+"""Images (n, 3, h, w) in uint8 -> the numbers of the classes that k classifiers answer (n, k)."""
 
 
-def prepared(images: ImageSet, model: ContinualClassifier) -> tuple[Tensor, float]:
-    """Images (n, 3, h, w) of one size in uint8, and the centre crop with which the model is to look at them: images as
-    they are where all have one size, or else what the model sees of them."""
-    sizes, centre_crop = images.sizes, model.view.centre_crop
-    if len(sizes.unique(dim=0)) == 1:
-        height, width = sizes[0].tolist()
-        return images.pixels.canvas[:, :, :height, :width], centre_crop
-    scaling, parts = model.extractor.preprocessing, torch.arange(len(images)).split(256)
-    return torch.cat([evaluation_crop(images.batch(part), scaling, centre_crop).round().byte() for part in parts]), 1.0
+@dataclass(frozen=True)
+class Damage:
+    """What images are to be damaged by; made kind by kind, for all at once would not fit into memory."""
+
+    corrupted: Mapping[str, Callable[[int], Tensor]]
+    """All images (n, 3, h, w) at a severity."""
+    perturbed: Mapping[str, Callable[[Tensor], Tensor]]
+    """The sequences (k, frames, 3, h, w) of the images with these numbers."""
+    generated: bool = True
+
+    @property
+    def kinds(self) -> list[str]:
+        """In the words of `RobustnessScores.by_kind`."""
+        return [*self.corrupted, *map(along, self.perturbed)]
 
 
-def robustness(
-    model: ContinualClassifier,
-    images: ImageSet,
-    *,
-    kinds: Sequence[str] = ("c", "p"),
-    names: Sequence[str] = (),
-    severities: Sequence[int] = corruptions.SEVERITIES,
-    seed: int = 0,
-    branches: Sequence[str] = (),
-    files: Sequence[Path] = (),
-    progress: Progress | None = None,
-    planned: Callable[[Sequence[str]], None] = lambda kinds: None,
-) -> dict[str, RobustnessScores]:
-    """Score the classifiers of a model, `branches` or the one that answers, on labelled images whose classes it knows.
+def labelled_images(
+    data: str, model: ContinualClassifier, limit: int | None, seed: int, progress: Progress
+) -> ImageSet:
+    """The images of a folder, or the test images of a source; at most so many of them, drawn by seed."""
+    if data.partition(":")[0] in sources and not Path(data).exists():
+        same = model.recipe.data.source == data  # then what was held out for testing is held out here
+        options = model.recipe.data if same else DataOptions(source=data)
+        images = load_source(options, model.recipe.seed, model.extractor.preprocessing.size, progress).test
+    else:
+        images, report = read_class_folders(Path(data), model.working_size, progress)
+        for line in report.lines():
+            progress.warning(line)
+    if limit is None or limit >= len(images):
+        return images
+    order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))
+    return images.subset(order[:limit].sort().values)
 
-    `kinds`: `c` for corruptions, `p` for sequences; `names` limits both to some. With `files`, folders with the
-    published arrays for these very images, in their order, they are read instead of generated. `planned` is told what
-    is going to be measured, in the words of `RobustnessScores.by_kind`; what it raises ends it.
-    """
-    if unknown := [name for name in images.classes if name not in model.classes]:
-        raise LcaError(f"the model never learnt {unknown[0]!r}; it knows {', '.join(model.classes[:5])}, ...")
-    if wrong := [name for name in names if name not in (*corruptions.NAMES, *perturbations.NAMES)]:
+
+class Exam:
+    """Labelled images as a model looks at them: as they are where all have one size, or else what it sees of them."""
+
+    def __init__(self, model: ContinualClassifier, images: ImageSet) -> None:
+        if unknown := [name for name in images.classes if name not in model.classes]:
+            raise LcaError(f"the model never learnt {unknown[0]!r}; it knows {', '.join(model.classes[:5])}, ...")
+        self._model, self._own_labels = model, images.labels
+        self.labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
+        self._centre_crop, sizes = model.view.centre_crop, images.sizes
+        if len(sizes.unique(dim=0)) == 1:
+            height, width = sizes[0].tolist()
+            pixels = images.pixels.canvas[:, :, :height, :width]
+        else:
+            scaling, parts = model.extractor.preprocessing, torch.arange(len(images)).split(256)
+            crops = [evaluation_crop(images.batch(part), scaling, self._centre_crop) for part in parts]
+            pixels, self._centre_crop = torch.cat([crop.round().byte() for crop in crops]), 1.0
+        self.pixels = pixels.to(model.compute.device)
+        """(n, 3, h, w) in uint8."""
+
+    def damage(
+        self,
+        kinds: str = "cp",
+        names: Sequence[str] = (),
+        *,
+        seed: int = 0,
+        files: Sequence[Path] = (),
+        progress: Progress | None = None,
+    ) -> Damage:
+        """`c`: all corruptions, `p`: the usual sequences; `names` chooses some kinds instead.
+
+        With `files`, folders with the published arrays for these very images, in their order, they are read instead of
+        generated.
+        """
         known = sorted({*corruptions.NAMES, *perturbations.NAMES})
-        raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; {nearest(wrong[0], known)}")
-    asked = list(branches or [model.branch])
-    if no_branch := [name for name in asked if name not in model.method.branches()]:
-        raise LcaError(f"there is no branch {no_branch[0]!r}; there are {model.method.branches()}")
-    progress, device = progress or Progress(), model.compute.device
-    labels = torch.tensor([model.classes.index(name) for name in images.classes])[images.labels]
-    whole, crop = prepared(images, model)
-    whole = whole.to(device)
-
-    def answer(part: Tensor) -> Tensor:
-        pixels = Pixels(part.to(device), torch.tensor(part.shape[2:]).expand(len(part), 2))
-        before, model.extractor.centre_crop = model.extractor.centre_crop, crop
-        try:
-            features = model.features(pixels)
-            return torch.stack([model.logits(features, branch).argmax(1) for branch in asked], 1)
-        finally:
-            model.extractor.centre_crop = before
-
-    def sequences(name: str, numbers: Tensor) -> Tensor:
-        return perturb(whole[numbers.to(device)], name, seed, numbers.tolist())
-
-    every_c: dict[str, Callable[[int], Tensor]] = {}
-    every_p: dict[str, Callable[[Tensor], Tensor]] = {}
-    if not files:
-        every_c = {name: partial(corrupt, whole, name, seed=seed) for name in corruptions.NAMES}
-        every_p = {name: partial(sequences, name) for name in perturbations.NAMES}
-    for folder in files:
-        if not folder.is_dir():
-            raise LcaError(f"there is no folder {folder}; expected the unpacked archive of CIFAR-100-C or -P")
-        found_p = perturbed_files(folder, len(labels))
-        every_p |= found_p
-        if "c" in kinds and (not found_p or (folder / "labels.npy").exists()):  # -P has no labels
-            every_c |= corrupted_files(folder, images.labels)
-    wanted_c = [name for name in names or corruptions.NAMES if "c" in kinds and name in corruptions.NAMES]
-    wanted_p = [name for name in names or perturbations.STANDARD if "p" in kinds and name in perturbations.NAMES]
-    corrupted = {name: make for name, make in every_c.items() if name in wanted_c}
-    perturbed = {name: make for name, make in every_p.items() if name in wanted_p}
-    if not corrupted and not perturbed:
-        where = ", ".join(map(str, files)) if files else "what was asked for"
-        raise LcaError(f"{where} holds no corruption and no sequence to measure; look at --kind and --only")
-    for what, wanted, every in (("corruptions", wanted_c, [*every_c]), ("sequences", wanted_p, [*every_p])):
-        missing = [name for name in wanted if name not in every]
-        if every and missing:
-            progress.warning(f"missing {what}: {', '.join(missing)}; every mean is over the others")
-    planned([*corrupted, *map(along, perturbed)])
-    frames = sum(make(torch.arange(1)).shape[1] for make in perturbed.values())
-    with progress.task("robustness", 1 + len(corrupted) * len(severities) + frames) as advance:
-        scores = measure(
-            answer, whole, labels, corrupted, perturbed, generated=not files, severities=severities, advance=advance
+        if wrong := [name for name in names if name not in known]:
+            raise LcaError(f"{wrong[0]!r} is no corruption and no perturbation; {nearest(wrong[0], known)}")
+        every = self._published(files, "c" in kinds) if files else self._generated(seed)
+        wanted_c = [name for name in names or corruptions.NAMES if "c" in kinds and name in corruptions.NAMES]
+        wanted_p = [name for name in names or perturbations.STANDARD if "p" in kinds and name in perturbations.NAMES]
+        for what, wanted, there in (
+            ("corruptions", wanted_c, every.corrupted.keys()),
+            ("sequences", wanted_p, every.perturbed.keys()),
+        ):
+            missing = [name for name in wanted if name not in there]
+            if there and missing and progress is not None:
+                progress.warning(f"missing {what}: {', '.join(missing)}; every mean is over the others")
+        chosen = Damage(
+            {name: make for name, make in every.corrupted.items() if name in wanted_c},
+            {name: make for name, make in every.perturbed.items() if name in wanted_p},
+            every.generated,
         )
-    return dict(zip(asked, scores, strict=True))
+        if not chosen.kinds:
+            where = ", ".join(map(str, files)) if files else "what was asked for"
+            raise LcaError(f"{where} holds no corruption and no sequence to measure; look at --kind and --only")
+        return chosen
+
+    def measure(
+        self,
+        damage: Damage,
+        *,
+        severities: Sequence[int] = SEVERITIES,
+        branches: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> dict[str, RobustnessScores]:
+        """The scores of the model's classifiers: of `branches`, or of the one that answers."""
+        asked = list(branches or [self._model.branch])
+        frames = sum(make(torch.arange(1)).shape[1] for make in damage.perturbed.values())
+        steps = 1 + len(damage.corrupted) * len(severities) + frames
+        with (progress or Progress()).task("robustness", steps) as advance:
+            answer = partial(self._answer, asked)
+            scores = score(answer, self.pixels, self.labels, damage, severities=severities, advance=advance)
+        return dict(zip(asked, scores, strict=True))
+
+    def _answer(self, branches: Sequence[str], images: Tensor) -> Tensor:
+        model = self._model
+        pixels = Pixels(images.to(self.pixels.device), torch.tensor(images.shape[2:]).expand(len(images), 2))
+        features = model.features(pixels, centre_crop=self._centre_crop)
+        return torch.stack([model.logits(features, branch).argmax(1) for branch in branches], 1)
+
+    def _generated(self, seed: int) -> Damage:
+        def sequences(name: str, numbers: Tensor) -> Tensor:
+            return perturb(self.pixels[numbers.to(self.pixels.device)], name, seed, numbers.tolist())
+
+        return Damage(
+            {name: partial(corrupt, self.pixels, name, seed=seed) for name in corruptions.NAMES},
+            {name: partial(sequences, name) for name in perturbations.NAMES},
+        )
+
+    def _published(self, folders: Sequence[Path], corrupted: bool) -> Damage:
+        found = Damage({}, {}, generated=False)
+        for folder in folders:
+            if not folder.is_dir():
+                raise LcaError(f"there is no folder {folder}; expected the unpacked archive of CIFAR-100-C or -P")
+            sequences = perturbed_files(folder, len(self.labels))
+            images: Mapping[str, Callable[[int], Tensor]] = {}
+            if corrupted and (not sequences or (folder / "labels.npy").exists()):  # -P has no labels
+                images = corrupted_files(folder, self._own_labels)
+            found = Damage({**found.corrupted, **images}, {**found.perturbed, **sequences}, generated=False)
+        return found
+
+
+def accuracy(answers: Tensor, labels: Tensor) -> float:
+    """Share of right answers, in per cent."""
+    return float(100 * (answers.cpu() == labels.cpu()).double().mean())
+
+
+def sequence_scores(answers: Tensor, labels: Tensor, noise: bool) -> dict[str, float]:
+    """Accuracy and flip rates of answers (n, frames)."""
+    answers = answers.cpu()
+    right = answers == labels.cpu()[:, None]
+    previous = answers[:, 1:] != answers[:, :-1]
+    flips = answers[:, 1:] != answers[:, :1] if noise else previous
+    shares = {"accuracy": right, "flips": flips, "flips_previous": previous}
+    return {name: float(100 * each.double().mean()) for name, each in shares.items()}
+
+
+def score(
+    answer: Answers,
+    images: Tensor,
+    labels: Tensor,
+    damage: Damage,
+    *,
+    severities: Sequence[int] = SEVERITIES,
+    at_once: int = 512,
+    advance: Callable[[int], None] = lambda steps: None,
+) -> list[RobustnessScores]:
+    """Ask classifiers about images (n, 3, h, w) in uint8, about every kind of damage of all of them, along sequences.
+
+    `advance` is told how often all were asked.
+    """
+
+    def asked(every: Tensor) -> list[Tensor]:
+        """The answers (n,) of each classifier."""
+        return list(torch.cat([answer(part) for part in every.split(at_once)]).unbind(1))
+
+    found = [RobustnessScores(accuracy(answers, labels), len(images), damage.generated) for answers in asked(images)]
+    advance(1)
+    for name, make in damage.corrupted.items():
+        for severity in severities:
+            for scores, answers in zip(found, asked(make(severity)), strict=True):
+                scores.corrupted.setdefault(name, {})[severity] = accuracy(answers, labels)
+            advance(1)
+    together = max(AT_ONCE // (FRAMES * max(images[:1].numel(), 1)), 1)
+    for name, sequences in damage.perturbed.items():
+        rows: list[list[Tensor]] = [[] for _ in found]
+        for numbers in torch.arange(len(images)).split(together):
+            frames = sequences(numbers)
+            for row, answers in zip(rows, asked(frames.flatten(0, 1)), strict=True):
+                row.append(answers.reshape(len(frames), -1).cpu())
+        for scores, row in zip(found, rows, strict=True):
+            scores.perturbed[name] = sequence_scores(torch.cat(row), labels, name in NOISE)
+        advance(rows[0][0].shape[1])
+    return found

@@ -1,8 +1,9 @@
-"""The contract of a method: named, resumable phases per task, logits per branch, and a state that is all there is."""
+"""The contract of a method: named, resumable steps per task, logits per branch, and a state that is all there is."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,7 +19,7 @@ from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.training.setting import Setting
 
-__all__ = ["Method", "MethodInfo", "Phase", "Setting"]
+__all__ = ["Method", "MethodInfo", "Setting", "Step"]
 
 
 class MethodOptions(NamedOptions):
@@ -38,17 +39,24 @@ class MethodInfo:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A named piece of a task's work in `steps` equal steps; after each one the state is enough to go on from there.
+class Step:
+    """A piece of a task's work; once it has run, the state is enough to go on from there.
 
-    A trunk phase changes the backbone. The others only change heads and statistics on top of it, so many of them can
-    share one trunk.
+    A step of the trunk changes the backbone. The others only change heads and statistics on top of it, so many of them
+    can share one trunk. The trunk comes first.
     """
 
-    name: str
-    run: Callable[[int], dict[str, float] | None]
-    steps: int = 1
+    phase: str
+    """Names the work; a phase may take several steps, an epoch each."""
+    run: Callable[[], dict[str, float] | None]
+    """Does it and returns what was measured."""
+    number: int = 0
+    """Which step of its phase this is."""
+    count: int = 1
+    """How many steps its phase has."""
     trunk: bool = False
+    ends_trunk: bool = False
+    """Whether the trunk is complete afterwards; `ContinualClassifier.steps` says so."""
 
 
 class Method(ABC):
@@ -61,7 +69,7 @@ class Method(ABC):
     distils: ClassVar[bool] = False
     """Whether `training.distillation` has a meaning here."""
     branch_keys: ClassVar[frozenset[str]] = frozenset()
-    """Options that influence only what happens after the trunk phases."""
+    """Options that influence only what happens after the trunk."""
 
     def __init__(self, setting: Setting, options: MethodOptions) -> None:
         self.setting = setting
@@ -70,7 +78,7 @@ class Method(ABC):
             raise LcaError(f"training.distillation does nothing with method {options.name!r}; leave it out")
 
     @abstractmethod
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         """The work of one task. `labels` gives the label of every class of the task, known ones included."""
 
     @abstractmethod
@@ -84,6 +92,12 @@ class Method(ABC):
     @abstractmethod
     def load_state(self, state: State) -> None:
         """The inverse of `state`, into a method built with the same setting and options."""
+
+    def finetuning(self, epoch: Callable[[int], dict[str, float]], trunk: bool = False) -> Iterator[Step]:
+        """A step for every epoch of the training; `epoch` takes its number."""
+        epochs = self.setting.training.epochs
+        for number in range(epochs):
+            yield Step("finetune", partial(epoch, number), number, epochs, trunk)
 
     def feature_parts(self) -> list[str]:
         """Names of what an image's feature is made of, one after the other.
@@ -104,18 +118,31 @@ class Method(ABC):
         return features
 
     def features(
-        self, images: ImageSet | Pixels, what: str, parts: list[str] | None = None, known: Sequence[Tensor] = ()
+        self,
+        images: ImageSet | Pixels,
+        what: str,
+        parts: list[str] | None = None,
+        known: Sequence[Tensor] = (),
+        centre_crop: float | None = None,
     ) -> Tensor:
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
-        of the images, where they were computed before."""
+        of the images, where they were computed before; `centre_crop` is another than the usual one."""
         if type(self).embed is Method.embed:  # the extractor itself, whose weights are settled once for all batches
-            return extract(self.setting.extractor, images, self.setting.progress, what)
+            return extract(self.setting.extractor, images, self.setting.progress, what, centre_crop=centre_crop)
         names = self.feature_parts() if parts is None else parts
 
         def embed(views: Tensor, *inputs: Tensor) -> Tensor:
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
 
-        return extract(self.setting.extractor, images, self.setting.progress, what, embed=embed, known=known)
+        return extract(
+            self.setting.extractor,
+            images,
+            self.setting.progress,
+            what,
+            embed=embed,
+            known=known,
+            centre_crop=centre_crop,
+        )
 
     def couples_images(self) -> str | None:
         """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
@@ -126,11 +153,11 @@ class Method(ABC):
         return ["default"]
 
     def finish_task(self) -> None:
-        """Drop what only the phases of the finished task needed."""
+        """Drop what only the steps of the finished task needed."""
         return
 
     def trunk_state(self) -> State:
-        """What the trunk phases left behind, for other runs with the same trunk."""
+        """What the trunk of a task left behind, for other runs with the same trunk."""
         return self.state()
 
     def load_trunk_state(self, state: State) -> None:

@@ -1,6 +1,7 @@
 """Base of methods with branches: several classifiers on one training, each with statistics and alignment of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import field_validator
@@ -9,18 +10,41 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import Part, State
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.branches import BranchSet, branch
+from lca.heads.branch import BranchChoice, BranchOptions
+from lca.heads.branches import BranchSet
 from lca.heads.growing import GrowingHeads, HeadOptions
-from lca.methods._base import Method, MethodOptions, Phase, Setting
-from lca.statistics.drift import drifts
+from lca.methods._base import Method, MethodOptions, Setting, Step
+from lca.registry import Registry
 from lca.statistics.prototypes import Centre, mean_bytes
+
+presets: Registry[Mapping[str, Any]] = Registry("branch", package="lca.methods")
+"""Branches by name. Those that belong to a method stand in the method's file."""
+PLAIN: dict[str, Any] = {"robustness": 0.0, "average": "samples", "batches": "random", "statistics": "before"}
+"""Plain classifier alignment."""
+presets.register("none")({"kind": "none"})
+presets.register("ca")(PLAIN)
+presets.register("lca")({"nearest_mean_filter": True, "batches": "random", "statistics": "before"})
+presets.register("lda")({"kind": "lda", "drift": {"model": "affine"}})
+presets.register("best")({"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True})
+
+
+def branch(spec: Any) -> Any:
+    """A branch as the recipe writes it: a preset's name, or a mapping that may start from a preset."""
+    if isinstance(spec, str):
+        spec = {"name": spec, "preset": spec}
+    if isinstance(spec, dict) and "preset" in spec:
+        try:
+            preset = presets[spec["preset"]]
+        except LcaError as error:
+            raise ValueError(str(error)) from None
+        return {"name": spec["preset"], **preset, **{key: value for key, value in spec.items() if key != "preset"}}
+    return spec
 
 
 class BranchedOptions(MethodOptions):
     """Base of the options of methods with branches."""
 
-    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
+    align: tuple[BranchChoice, ...] = ("best",)  # type: ignore[assignment]
     """Branches on the one trunk, each one row of results: preset names (none, ca, lca, lda, slca, mos, tuna, best) or
     mappings."""
 
@@ -31,23 +55,18 @@ class BranchedOptions(MethodOptions):
 
     @field_validator("align")
     @classmethod
-    def _consistent_branches(cls, value: tuple[AlignmentOptions, ...]) -> tuple[AlignmentOptions, ...]:
+    def _consistent_branches(cls, value: tuple[BranchOptions, ...]) -> tuple[BranchOptions, ...]:
         names = [each.name for each in value]
         if not names:
             raise ValueError("align needs at least one branch; `none` is the heads as trained")
         if len(set(names)) < len(names):
             raise ValueError(f"every branch needs a name of its own, came {names}")
-        try:
-            for each in value:
-                drifts[each.drift.model]
-        except LcaError as error:
-            raise ValueError(str(error)) from None
         return value
 
 
 class Branched(Method):
     """A trunk of task heads, trained once, and branches that align copies of them. What the trunk is made of besides,
-    a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk phases."""
+    a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk."""
 
     branch_keys = frozenset({"align"})
     tells_unknown: ClassVar[bool] = True
@@ -71,11 +90,11 @@ class Branched(Method):
         """Bring what was observed into the branches' statistics."""
         raise NotImplementedError
 
-    def branch_phases(self, task: Task) -> Iterator[Phase]:
-        """What follows the trunk phases of a task."""
-        yield Phase("statistics", lambda _: self.statistics_of_task())
+    def branch_steps(self, task: Task) -> Iterator[Step]:
+        """What follows the trunk of a task."""
+        yield Step("statistics", self.statistics_of_task)
         for name in self.branch_set.heads:
-            yield Phase(f"align {name}", lambda _, name=name: self._align(name, task.index))  # type: ignore[misc]
+            yield Step(f"align {name}", partial(self._align, name, task.index))
 
     def append_mean(self, mean: Tensor, task: int) -> None:
         """Add the head of a class that comes alone, made of its mean feature (1, d)."""

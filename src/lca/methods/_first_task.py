@@ -8,13 +8,13 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions
-from lca.methods._base import Method, MethodOptions, Phase, Setting
+from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
+from lca.methods._base import Method, MethodOptions, Setting, Step
 from lca.training.loop import FineTuning
 
 
 class FirstTaskOptions(MethodOptions):
-    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    head: HeadChoice = CosineOptions(scale=1.0)
     """The head the first task is tuned with; it is dropped afterwards."""
 
 
@@ -31,13 +31,12 @@ class TunedOnFirstTask(Method):
         self.training = FineTuning(setting)
         self.tasks = 0
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         heads = GrowingHeads(self.setting.extractor.width, self.options.head)
         if self.tasks == 0 and len(task.classes) > 1 and self.tuned:
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self.training.epoch(task, epoch, heads), epochs)
-            yield Phase("freeze", lambda _: self._freeze(task, heads))
-        yield Phase("learn classes", lambda _: self.learn_classes(task, torch.tensor(labels)[task.train.labels]))
+            yield from self.finetuning(lambda epoch: self.training.epoch(task, epoch, heads))
+            yield Step("freeze", lambda: self._freeze(task, heads))
+        yield Step("learn classes", lambda: self.learn_classes(task, torch.tensor(labels)[task.train.labels]))
 
     def learn_classes(self, task: Task, labels: Tensor) -> None:
         """Learn the classes of a task on the frozen backbone; `labels` are those of its images."""

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
-from lca.heads.growing import HeadOptions, TaskHead
-from lca.methods._base import Phase, Setting
+from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
+from lca.methods._base import Setting, Step
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning
 from lca.tuning.insertion import Insertion, inserting
@@ -31,7 +31,7 @@ QUERY = "query"
 class PromptedOptions(SequentialOptions):
     tokens: int = Field(5, ge=1)
     """Tokens of a prompt; a prefix has as many key rows and value rows."""
-    head: HeadOptions = HeadOptions(bias=True)
+    head: HeadChoice = LinearOptions(bias=True)
 
 
 class PromptTraining(FineTuning):
@@ -119,10 +119,10 @@ class Prompted(SequentialFineTuning):
         query = self.query(views) if query is None else query
         return query if part == QUERY else self.prompted(views, self.rows(query))
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
-            yield Phase("grow", lambda _: self.grow(task.index))
-        yield from super().phases(task, labels)
+            yield Step("grow", lambda: self.grow(task.index))
+        yield from super().steps(task, labels)
 
     def state(self) -> State:
         state = super().state()

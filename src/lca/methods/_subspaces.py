@@ -9,7 +9,7 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads.growing import GrowingHeads
-from lca.methods._base import Method, MethodOptions, Phase, Setting
+from lca.methods._base import Method, MethodOptions, Setting, Step
 from lca.methods._branched import Branched
 from lca.training.loop import FineTuning
 
@@ -105,12 +105,11 @@ class AlignedSubspaces(Branched, Subspaces):
 
     tells_unknown = False
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self.finetune(task, epoch, self.heads), epochs, trunk=True)
-        yield Phase("freeze", lambda _: self.freeze(task, labels), trunk=True)
-        yield from self.branch_phases(task)
+            yield from self.finetuning(lambda epoch: self.finetune(task, epoch, self.heads), trunk=True)
+        yield Step("freeze", lambda: self.freeze(task, labels), trunk=True)
+        yield from self.branch_steps(task)
 
     def freeze(self, task: Task, labels: list[int]) -> None:
         """End the training of a task: its subspace, its head, and the features of its images."""

@@ -8,7 +8,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lca.heads.growing import HeadOptions
+from lca.heads.growing import HeadChoice, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo
 from lca.methods._prompted import Prompted, PromptedOptions
@@ -21,7 +21,7 @@ class CodaPromptOptions(PromptedOptions):
     tokens: int = Field(4, ge=1)
     components: int = Field(10, ge=1)
     """New prompt components of every task (as published 100 over ten tasks)."""
-    head: HeadOptions = HeadOptions(bias=True, init="uniform")
+    head: HeadChoice = LinearOptions(bias=True, init="uniform")
     layers: Layers = (0, 1, 2, 3, 4)
     """Blocks with a prompt, counted from 0; or with a decimal point, at which share of the depth."""
 

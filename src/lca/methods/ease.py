@@ -10,16 +10,16 @@ from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods import methods
-from lca.methods._base import MethodInfo, MethodOptions, Phase, Setting
+from lca.methods._base import MethodInfo, MethodOptions, Setting, Step
 from lca.methods._subspaces import PRETRAINED, Subspaces
 from lca.statistics.prototypes import mean_bytes, updated
 
 
 class EaseOptions(MethodOptions):
     name: Literal["ease"] = "ease"
-    head: HeadOptions = HeadOptions(name="cosine", scale=1.0)
+    head: HeadChoice = CosineOptions(scale=1.0)
     """The head a task's subspace is tuned with; it is dropped afterwards."""
     alpha: float = Field(0.1, ge=0)
     """α: what all the subspaces together count that are not a class's own, which counts 1."""
@@ -93,12 +93,11 @@ class Ease(Subspaces):
         self.counts = self.means[:, :, 0]
         self._rebuild()
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         heads = GrowingHeads(self.setting.extractor.width, self.options.head)
         if self.tunes(task):
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self.finetune(task, epoch, heads), epochs)
-        yield Phase("prototypes", lambda _: self._learn_classes(task, labels, heads))
+            yield from self.finetuning(lambda epoch: self.finetune(task, epoch, heads))
+        yield Step("prototypes", lambda: self._learn_classes(task, labels, heads))
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return functional.linear(functional.normalize(self.by_part(features), dim=2).flatten(1), self._rows)

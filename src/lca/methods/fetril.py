@@ -10,7 +10,7 @@ from torch.nn import functional
 from lca.data.streams import Task
 from lca.files import State
 from lca.heads.alignment import AlignmentOptions, align
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
@@ -72,7 +72,7 @@ class Fetril(TunedOnFirstTask):
     def __init__(self, setting: Setting, options: FetrilOptions) -> None:
         super().__init__(setting, options)
         self.means = ClassMeans()
-        self.heads = GrowingHeads(setting.extractor.width, HeadOptions(bias=True))
+        self.heads = GrowingHeads(setting.extractor.width, LinearOptions(bias=True))
 
     def learn_classes(self, task: Task, labels: Tensor) -> None:
         features = self.features(task.train, f"task {task.index + 1}, features")
@@ -112,9 +112,7 @@ class Fetril(TunedOnFirstTask):
     def _trained(self, features: TranslatedFeatures, task: int) -> GrowingHeads:
         """Plain cross-entropy, by the loop of classifier alignment."""
         options = self.options
-        plain = AlignmentOptions(
-            name="fetril", robustness=0.0, samples=options.samples, epochs=options.epochs, lr=options.lr
-        )
+        plain = AlignmentOptions(robustness=0.0, samples=options.samples, epochs=options.epochs, lr=options.lr)
         with self.setting.progress.task(f"task {task + 1}, classifier", options.epochs) as advance:
             heads, _ = align(
                 self.heads,

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.files import State
-from lca.heads.growing import GrowingHeads, HeadOptions, PrototypeHead
+from lca.heads.growing import GrowingHeads, HeadChoice, LinearOptions, PrototypeHead
 from lca.methods import methods
-from lca.methods._base import Method, MethodInfo, MethodOptions, Phase, Setting
+from lca.methods._base import Method, MethodInfo, MethodOptions, Setting, Step
 from lca.statistics.prototypes import Centre, mean_bytes
 from lca.training.loop import FineTuning
 
@@ -19,7 +19,7 @@ _CENTRED_ON = 128
 
 
 class SequentialOptions(MethodOptions):
-    head: HeadOptions = HeadOptions()
+    head: HeadChoice = LinearOptions()
     """The head a task is trained with; all heads together answer."""
 
 
@@ -50,13 +50,12 @@ class SequentialFineTuning(Method):
         self.centre = Centre()
         self.tensors = setting.extractor.tensors()
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self._finetune(task, epoch), epochs)
-            yield Phase("keep", lambda _: self._keep(task, labels))
+            yield from self.finetuning(lambda epoch: self._finetune(task, epoch))
+            yield Step("keep", lambda: self._keep(task, labels))
         elif labels[0] == sum(self.heads.sizes):
-            yield Phase("head from mean", lambda _: self._head_from_mean(task))
+            yield Step("head from mean", lambda: self._head_from_mean(task))
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         logits: Tensor = self.heads(features)

@@ -14,10 +14,11 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State, nbytes
-from lca.heads.growing import HeadOptions, PrototypeHead
-from lca.merging.incremental import IncrementalMerge, MergeOptions, check_merge
+from lca.heads.growing import HeadChoice, HeadOptions, LinearOptions, PrototypeHead
+from lca.merging.incremental import IncrementalMerge
+from lca.merging.operators import Agree, Last, OperatorChoice
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Phase, Setting
+from lca.methods._base import MethodInfo, Setting, Step
 from lca.methods._branched import Branched, BranchedOptions
 from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
@@ -26,17 +27,17 @@ from lca.training.loop import FineTuning
 
 class ImOptions(BranchedOptions):
     name: Literal["im"] = "im"
-    merge: MergeOptions = MergeOptions()
+    merge: OperatorChoice = Agree()
     """How the tensors of all tasks so far become one: an operator of `lca operators`, and its settings."""
     init_from: Literal["merged", "previous", "base"] = "merged"
     """Where a task's fine-tuning starts: the merge so far, the last task's own tensors, or the base."""
-    head: HeadOptions = HeadOptions()
+    head: HeadChoice = LinearOptions()
     """The head a task is trained with; all heads together answer."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "ImOptions":
         try:
-            check_merge(self.merge, self.init_from)
+            self.merge.check(self.init_from)
         except LcaError as error:
             raise ValueError(str(error)) from None
         return self
@@ -62,15 +63,14 @@ class IncrementalMerging(Branched):
     def head_options(self) -> HeadOptions:
         return self.options.head
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
-        yield Phase("observe", lambda _: self._observe(task, labels), trunk=True)
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
+        yield Step("observe", lambda: self._observe(task, labels), trunk=True)
         if len(task.classes) > 1:
-            epochs = self.setting.training.epochs
-            yield Phase("finetune", lambda epoch: self._finetune(task, epoch), epochs, trunk=True)
-            yield Phase("merge", lambda _: self._merge(task, labels), trunk=True)
+            yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
+            yield Step("merge", lambda: self._merge(task, labels), trunk=True)
         else:  # one class has no cross-entropy gradient: the backbone stays, the head row comes from the class mean
-            yield Phase("head from mean", lambda _: self._head_from_mean(task, labels), trunk=True)
-        yield from self.branch_phases(task)
+            yield Step("head from mean", lambda: self._head_from_mean(task, labels), trunk=True)
+        yield from self.branch_steps(task)
 
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
         return self.branch_set.unknown_scores(features)
@@ -85,7 +85,8 @@ class IncrementalMerging(Branched):
         self.branch_set.correct_distances(features, labels)
 
     def statistics_of_task(self) -> None:
-        self.branch_set.observe(**self.observed)
+        seen = self.observed
+        self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"))
 
     def trunk_bytes(self, tasks: int) -> int:
         copies = 3 if self.options.init_from == "previous" else 2
@@ -114,7 +115,7 @@ class IncrementalMerging(Branched):
         self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
-        same = (self.options.merge.operator, self.options.merge.alpha) == ("last", 1.0)
+        same = self.options.merge == Last()
         self.observed["merged"] = self.observed["tuned"] if same else self._extract(task, "merged")
         self.centre.add(self.observed["merged"])
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:

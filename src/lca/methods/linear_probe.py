@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lca.data.streams import Task
-from lca.heads.growing import HeadOptions, TaskHead
+from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
@@ -16,7 +16,7 @@ from lca.training.loop import FineTuning, Inputs
 
 class LinearProbeOptions(SequentialOptions):
     name: Literal["linear_probe"] = "linear_probe"
-    head: HeadOptions = HeadOptions(bias=True)
+    head: HeadChoice = LinearOptions(bias=True)
 
 
 class Features:

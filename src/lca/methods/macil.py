@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from lca.data.streams import Task
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.growing import HeadOptions, TaskHead
-from lca.merging.incremental import MergeOptions
+from lca.heads.branch import BranchChoice
+from lca.heads.growing import CosineOptions, HeadChoice, TaskHead
+from lca.merging.operators import Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods.im import ImOptions, IncrementalMerging
@@ -21,9 +21,9 @@ ALIGNMENT: dict[str, Any] = {"preset": "slca", "name": "macil", "epochs": 5, "dr
 
 class MacilOptions(ImOptions):
     name: Literal["macil"] = "macil"  # type: ignore[assignment]
-    merge: MergeOptions = MergeOptions(operator="last")
-    head: HeadOptions = HeadOptions(name="cosine", train_scale=False)
-    align: tuple[AlignmentOptions, ...] = (ALIGNMENT,)  # type: ignore[assignment]
+    merge: OperatorChoice = Last()
+    head: HeadChoice = CosineOptions(train_scale=False)
+    align: tuple[BranchChoice, ...] = (ALIGNMENT,)  # type: ignore[assignment]
     calibration: float = Field(1.0, ge=0)
     """Weight of the covariance calibration, from the second task on."""
     shrinkage: float = Field(10.0, gt=0)

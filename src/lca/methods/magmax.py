@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from lca.heads.alignment import AlignmentOptions
-from lca.merging.incremental import MergeOptions
+from lca.heads.branch import BranchChoice
+from lca.merging.operators import MaxAbs, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo
 from lca.methods.im import ImOptions, IncrementalMerging
@@ -11,9 +11,9 @@ from lca.methods.im import ImOptions, IncrementalMerging
 
 class MagMaxOptions(ImOptions):
     name: Literal["magmax"] = "magmax"  # type: ignore[assignment]
-    merge: MergeOptions = MergeOptions(operator="max_abs")
+    merge: OperatorChoice = MaxAbs()
     init_from: Literal["merged", "previous", "base"] = "previous"
-    align: tuple[AlignmentOptions, ...] = ("none",)  # type: ignore[assignment]
+    align: tuple[BranchChoice, ...] = ("none",)  # type: ignore[assignment]
 
 
 @methods.register("magmax")

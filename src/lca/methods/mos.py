@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from lca.data.streams import Task
 from lca.files import Part, State
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.growing import GrowingHeads, HeadOptions, TaskHead
+from lca.heads.branch import BranchChoice
+from lca.heads.growing import GrowingHeads, HeadOptions, LinearOptions, TaskHead
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
-from lca.methods._branched import BranchedOptions
+from lca.methods._branched import PLAIN, BranchedOptions, presets
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
 from lca.statistics.prototypes import ClassMeans, mean_bytes
 from lca.training.loop import FineTuning
@@ -26,9 +26,14 @@ TEMPERATURE = 0.8
 """Of the orthogonality term, as published."""
 
 
+presets.register("mos")(
+    {**PLAIN, "redraw": True, "epochs": 30, "lr": 0.005, "samples": 240, "batch_size": 240}
+)  # five times the batch of 48 that was published for CIFAR-100
+
+
 class MosOptions(BranchedOptions):
     name: Literal["mos"] = "mos"
-    align: tuple[AlignmentOptions, ...] = ("mos",)  # type: ignore[assignment]
+    align: tuple[BranchChoice, ...] = ("mos",)  # type: ignore[assignment]
     orthogonality: float = Field(0.1, ge=0)
     """Weight of the term that keeps features apart from each other and from the stored class means."""
     momentum: float = Field(0.1, ge=0, le=1)
@@ -139,7 +144,7 @@ class Mos(AlignedSubspaces):
         """Of every class in the first subspace."""
 
     def head_options(self) -> HeadOptions:
-        return HeadOptions(bias=True)
+        return LinearOptions(bias=True)
 
     def couples_images(self) -> str | None:
         return "method.orthogonality" if self.options.orthogonality else super().couples_images()

@@ -9,7 +9,7 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.files import State
 from lca.methods import methods
-from lca.methods._base import Method, MethodInfo, MethodOptions, Phase, Setting
+from lca.methods._base import Method, MethodInfo, MethodOptions, Setting, Step
 from lca.statistics.prototypes import ClassMeans, mean_bytes
 
 
@@ -33,8 +33,8 @@ class SimpleCil(Method):
         super().__init__(setting, options)
         self.means = ClassMeans()
 
-    def phases(self, task: Task, labels: list[int]) -> Iterator[Phase]:
-        yield Phase("means", lambda _: self._learn_means(task, labels))
+    def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
+        yield Step("means", lambda: self._learn_means(task, labels))
 
     def feature_parts(self) -> list[str]:
         return ["pretrained"]

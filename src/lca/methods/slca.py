@@ -2,19 +2,35 @@
 
 from typing import ClassVar, Literal
 
-from lca.heads.alignment import AlignmentOptions
-from lca.heads.growing import HeadOptions
-from lca.merging.incremental import MergeOptions
+from lca.heads.branch import BranchChoice
+from lca.heads.growing import HeadChoice, LinearOptions
+from lca.merging.operators import Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo
+from lca.methods._branched import presets
 from lca.methods.im import ImOptions, IncrementalMerging
+
+presets.register("slca")(
+    {
+        "robustness": 0.0,
+        "average": "samples",
+        "batches": "random",
+        "batch_size": 256,
+        "samples": 256,
+        "redraw": True,
+        "mean_decay": 0.1,
+        "logit_norm": 0.1,
+        "epochs": 3,
+        "start": "restart",
+    }
+)
 
 
 class SlcaOptions(ImOptions):
     name: Literal["slca"] = "slca"  # type: ignore[assignment]
-    merge: MergeOptions = MergeOptions(operator="last")
-    head: HeadOptions = HeadOptions(bias=True)
-    align: tuple[AlignmentOptions, ...] = ("slca",)  # type: ignore[assignment]
+    merge: OperatorChoice = Last()
+    head: HeadChoice = LinearOptions(bias=True)
+    align: tuple[BranchChoice, ...] = ("slca",)  # type: ignore[assignment]
 
 
 @methods.register("slca")

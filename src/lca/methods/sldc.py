@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from lca.heads.alignment import AlignmentOptions
-from lca.merging.incremental import MergeOptions
+from lca.heads.branch import BranchChoice
+from lca.merging.operators import Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo
 from lca.methods.im import ImOptions, IncrementalMerging
@@ -11,8 +11,8 @@ from lca.methods.im import ImOptions, IncrementalMerging
 
 class SldcOptions(ImOptions):
     name: Literal["sldc"] = "sldc"  # type: ignore[assignment]
-    merge: MergeOptions = MergeOptions(operator="last")
-    align: tuple[AlignmentOptions, ...] = ("best",)  # type: ignore[assignment]
+    merge: OperatorChoice = Last()
+    align: tuple[BranchChoice, ...] = ("best",)  # type: ignore[assignment]
 
 
 @methods.register("sldc")

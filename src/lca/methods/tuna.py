@@ -9,18 +9,23 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.files import Part, State
-from lca.heads.alignment import AlignmentOptions, softmax_entropy
-from lca.heads.growing import HeadOptions, TaskHead
+from lca.heads.branch import BranchChoice
+from lca.heads.growing import CosineOptions, HeadOptions, TaskHead
+from lca.heads.loss import softmax_entropy
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
-from lca.methods._branched import BranchedOptions
+from lca.methods._branched import PLAIN, BranchedOptions, presets
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
 from lca.training.loop import FineTuning
+
+presets.register("tuna")(
+    {**PLAIN, "redraw": True, "epochs": 30, "lr": 0.005, "samples": 80, "batch_size": 80}
+)  # five times the batch of 16 that was published for CIFAR-100
 
 
 class TunaOptions(BranchedOptions):
     name: Literal["tuna"] = "tuna"
-    align: tuple[AlignmentOptions, ...] = ("tuna",)  # type: ignore[assignment]
+    align: tuple[BranchChoice, ...] = ("tuna",)  # type: ignore[assignment]
     scale: float = Field(20.0, gt=0)
     """Factor on the cosines of the heads, never trained."""
     margin: float = Field(0.0, ge=0)
@@ -83,7 +88,7 @@ class Tuna(AlignedSubspaces):
         """Follows from the subspaces, so it is no part of the state."""
 
     def head_options(self) -> HeadOptions:
-        return HeadOptions(name="cosine", scale=self.options.scale, train_scale=False)
+        return CosineOptions(scale=self.options.scale, train_scale=False)
 
     def settle(self, task: Task, labels: list[int]) -> None:
         super().settle(task, labels)

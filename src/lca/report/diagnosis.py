@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.evaluation.intervals import mean_and_deviation
-from lca.instruments.diagnosis import AS_TRAINED
 from lca.report.drawing import MARKERS, PALETTE, save
 from lca.report.looks import alignment_places
 from lca.report.theory import Table, number, titled_tables
-from lca.results.measured import Seeds, common
+from lca.results.measured import AS_TRAINED, Seeds, common
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

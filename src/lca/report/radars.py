@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lca.report.drawing import PALE, Look, save
+from lca.report.drawing import PALE, Look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,13 +12,6 @@ if TYPE_CHECKING:
 
 FEWEST_KINDS = 3
 """With fewer axes a radar shows next to nothing."""
-
-
-def robustness_radar(
-    models: Mapping[str, Mapping[str, float]], path: Path, title: str, *, relative: bool = False
-) -> None:
-    """`radar` as a file."""
-    save(radar(models, title, relative=relative), path)
 
 
 def radar(

@@ -110,7 +110,9 @@ class RunState:
 
 
 def accuracies_of(event: Event) -> dict[str, float]:
-    """By branch: the log has them as "NAME 97.3"."""
+    """By branch. Logs of version 0.1 have them as texts, "NAME 97.3"."""
+    if "accuracy" in event:
+        return dict(event["accuracy"])
     pairs = (text.rpartition(" ") for text in event["accuracies"])
     return {name: float(value) for name, _, value in pairs}
 

@@ -77,7 +77,7 @@ class Measurement:
             found[title] = Seeds(title, sorted(own, key=_place))
             (seed, times), *_ = Counter(run["recipe"]["seed"] for run in own).most_common(1)
             if times > 1:
-                raise LcaError(f"{title} with seed {seed} came {times} times; give every run once")
+                raise LcaError(f"{title} with seed {seed} is given {times} times; give every run once")
         return list(found.values())
 
     def _kind(self, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +88,12 @@ class Measurement:
             raise LcaError(f"{path} is no file that `lca {self.verb} RUN` wrote")
         if run.get("format") != FORMAT:
             raise LcaError(f"{path} has format {run.get('format')}, this version reads {FORMAT}")
+
+
+THEORY = Measurement("theory", "theory.json", ("branches", "settings", "old_data"), alike=("settings", "old_data"))
+DIAGNOSIS = Measurement("diagnose", "diagnosis.json", ("tasks", "pairs"))
+AS_TRAINED = "as trained"
+"""In a diagnosis, the heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
 
 
 def as_one(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -13,22 +13,16 @@ in all of them (`previous`). Relative to another model's,
 where Hendrycks and Dietterich take AlexNet's. All in per cent.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+from pydantic import TypeAdapter, ValidationError
 
-from lca.damage.corruptions import SEVERITIES
-from lca.damage.perturbations import FRAMES, NOISE
 from lca.errors import LcaError
 
-AT_ONCE = 2**28
-"""Bytes of frames made together."""
-
-Answers = Callable[[Tensor], Tensor]
-"""Images (n, 3, h, w) in uint8 -> the numbers of the classes that k classifiers answer (n, k)."""
+MEANS = ("accuracy_c", "at_severity_5", "accuracy_p", "flip_rate", "flip_rate_previous", "score")
+"""Over kinds of damage."""
 
 
 @dataclass
@@ -115,94 +109,31 @@ class RobustnessScores:
             "clean": self.clean,
             "images": self.images,
             "generated": self.generated,
-            "accuracy_c": self.accuracy_c,
-            "at_severity_5": self.at_severity_5,
-            "accuracy_p": self.accuracy_p,
-            "flip_rate": self.flip_rate,
-            "flip_rate_previous": self.flip_rate_previous,
-            "score": self.score,
+            **{name: getattr(self, name) for name in MEANS},
             "corrupted": {name: {str(k): v for k, v in each.items()} for name, each in self.corrupted.items()},
             "perturbed": self.perturbed,
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "RobustnessScores":
+    def from_json(cls, content: object) -> "RobustnessScores":
         try:
-            corrupted = {
-                name: {int(severity): float(value) for severity, value in each.items()}
-                for name, each in content["corrupted"].items()
-            }
-            perturbed = {
-                name: {what: float(value) for what, value in each.items()}
-                for name, each in content["perturbed"].items()
-            }
-            scores = cls(float(content["clean"]), content["images"], content["generated"], corrupted, perturbed)
+            scores = TypeAdapter(cls).validate_python(content)
             scores.as_json()  # every mean can be taken
-            return scores
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except (ValidationError, ArithmeticError, LookupError):
             raise LcaError("expected the numbers that `lca robustness --out` writes; this is another file") from None
+        return scores
+
+
+def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """In what two measurements, as JSON, differ besides the model."""
+    one, other = (RobustnessScores.from_json(each).asked() for each in (ours, theirs))
+    facts = [key for key in ("data", "images", "seed", "generated") if ours[key] != theirs.get(key)]
+    return facts + ["kinds of damage or severities"] * (one != other)
 
 
 def along(sequence: str) -> str:
     """The name of a sequence beside those of corruptions, some of which are called the same."""
     return f"{sequence}, frames"
-
-
-def accuracy(answers: Tensor, labels: Tensor) -> float:
-    """Share of right answers."""
-    return float(100 * (answers.cpu() == labels.cpu()).double().mean())
-
-
-def sequence_scores(answers: Tensor, labels: Tensor, noise: bool) -> dict[str, float]:
-    """Accuracy and flip rates of answers (n, frames)."""
-    answers = answers.cpu()
-    right = answers == labels.cpu()[:, None]
-    previous = answers[:, 1:] != answers[:, :-1]
-    flips = answers[:, 1:] != answers[:, :1] if noise else previous
-    shares = {"accuracy": right, "flips": flips, "flips_previous": previous}
-    return {name: float(100 * each.double().mean()) for name, each in shares.items()}
-
-
-def measure(
-    answer: Answers,
-    images: Tensor,
-    labels: Tensor,
-    corrupted: Mapping[str, Callable[[int], Tensor]],
-    perturbed: Mapping[str, Callable[[Tensor], Tensor]],
-    *,
-    generated: bool,
-    severities: Sequence[int] = SEVERITIES,
-    at_once: int = 512,
-    advance: Callable[[int], None] = lambda steps: None,
-) -> list[RobustnessScores]:
-    """Ask classifiers about images (n, 3, h, w) in uint8, about every kind of damage of all of them, along sequences.
-
-    `corrupted[name](severity)` gives all damaged images, `perturbed[name](numbers)` the sequences (k, frames, 3, h, w)
-    of some of them: all at once would not fit into memory. `advance` is told how often all were asked.
-    """
-
-    def asked(every: Tensor) -> list[Tensor]:
-        """The answers (n,) of each classifier."""
-        return list(torch.cat([answer(part) for part in every.split(at_once)]).unbind(1))
-
-    found = [RobustnessScores(accuracy(answers, labels), len(images), generated) for answers in asked(images)]
-    advance(1)
-    for name, make in corrupted.items():
-        for severity in severities:
-            for scores, answers in zip(found, asked(make(severity)), strict=True):
-                scores.corrupted.setdefault(name, {})[severity] = accuracy(answers, labels)
-            advance(1)
-    together = max(AT_ONCE // (FRAMES * max(images[:1].numel(), 1)), 1)
-    for name, sequences in perturbed.items():
-        rows: list[list[Tensor]] = [[] for _ in found]
-        for numbers in torch.arange(len(images)).split(together):
-            frames = sequences(numbers)
-            for row, answers in zip(rows, asked(frames.flatten(0, 1)), strict=True):
-                row.append(answers.reshape(len(frames), -1).cpu())
-        for scores, row in zip(found, rows, strict=True):
-            scores.perturbed[name] = sequence_scores(torch.cat(row), labels, name in NOISE)
-        advance(rows[0][0].shape[1])
-    return found
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -3,9 +3,10 @@
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,12 +15,12 @@ from lca.backbones import load_backbone
 from lca.classifier import ContinualClassifier
 from lca.data.images import ImageSet
 from lca.data.sources import Source, load_source
-from lca.data.streams import Stream
+from lca.data.streams import Stream, Task
 from lca.device import versions
 from lca.errors import LcaError
 from lca.features import extract
 from lca.files import FORMAT, Part, State, has_state, load_state, save_state, save_tensors, write_json
-from lca.methods import Phase
+from lca.methods import Step
 from lca.progress import Progress
 from lca.ranks import current
 from lca.recipe import Recipe
@@ -29,6 +30,8 @@ from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.folder import RunFolder
 from lca.runs.trunks import TrunkCache
 from lca.statistics.prototypes import nearest_mean
+
+T = TypeVar("T")
 
 
 def run(
@@ -57,7 +60,7 @@ def run(
 
 
 class _Experiment:
-    """One run in progress. It is the journal of its classifier's learning."""
+    """One run in progress."""
 
     def __init__(
         self,
@@ -87,8 +90,7 @@ class _Experiment:
                     f"task {number + 1} has no images to evaluate on (classes {', '.join(classes[:5])}): add images, "
                     "or put more classes into a task with data.tasks"
                 )
-        view = recipe.data.view.over(self.source.view)
-        self.classifier = ContinualClassifier(recipe, view, progress, backbone)
+        self.classifier = ContinualClassifier(recipe, self.source.view, progress, backbone)
         coupled = self.classifier.method.couples_images()
         if self.ranks.count > 1 and coupled:
             raise LcaError(
@@ -102,8 +104,7 @@ class _Experiment:
         self.evaluations: list[Part] = []
         self._frozen: dict[tuple[str, int], Tensor] = {}  # features of the test images of a task that cannot change
         self.seconds: dict[str, float] = defaultdict(float)
-        self._trunk_phases: list[Phase] = []
-        self._trunk_seconds: dict[str, float] = defaultdict(float)
+        self._has_trunk = False
         self._checkpoint_cost = 0.0
         self._every = checkpoint_every
         self._last_checkpoint = time.monotonic()
@@ -123,41 +124,62 @@ class _Experiment:
                 self._run_task()
         return self.ranks.first(self._write_results)
 
-    # Journal: told by the classifier of every step
+    # The steps of a task
 
-    def begin(self, phases: Sequence[Phase]) -> None:
-        """Take the task's trunk from the cache, unless this run is already past it."""
-        self._trunk_phases = [phase for phase in phases if phase.trunk]
-        self._trunk_seconds = defaultdict(float)
-        if self.cache is None or all(self.steps_done(phase) == phase.steps for phase in self._trunk_phases):
+    def _learn(self, opened: AbstractContextManager[Task]) -> None:
+        """Do what is left of a task, with a checkpoint after every step."""
+        if self.learnt:
             return
-        cache = self.cache
+        trunk_seconds: dict[str, float] = defaultdict(float)
+        with opened as task:
+            for step in self._steps_left(task):
+                began = time.perf_counter()
+                measured = step.run() or {}
+                seconds = time.perf_counter() - began
+                self._done(step, seconds, measured)
+                if step.trunk:
+                    trunk_seconds[step.phase] += seconds
+                if step.ends_trunk and self.cache is not None:
+                    self._share_trunk(self.cache, trunk_seconds)
+                self._checkpoint()
+        self._task_learnt()
+
+    def _done(self, step: Step, seconds: float, measured: dict[str, float]) -> None:
+        self.done[step.phase] = step.number + 1
+        self.seconds[step.phase] += seconds
+        where = {"task": self.task, "phase": step.phase, "step": step.number}
+        self.folder.log("step", **where, seconds=round(seconds, 4), **measured)
+
+    def _steps_left(self, task: Task) -> Iterator[Step]:
+        """The steps without those that were done before the run was resumed, and without the trunk if it is in the
+        cache: then it is taken from there."""
+        cached: bool | None = None
+        for step in self.classifier.steps(task):
+            self._has_trunk |= step.trunk
+            if step.number < self.done.get(step.phase, 0):
+                continue
+            if step.trunk and cached is None:
+                cached = self.cache is not None and self._trunk_from(self.cache)
+            if step.trunk and cached:
+                self.done[step.phase] = step.number + 1
+            else:
+                yield step
+
+    def _trunk_from(self, cache: TrunkCache) -> bool:
+        """Take the task's trunk from the cache; whether it was there."""
         stored = self.ranks.first(lambda: cache.load(self.task))
-        if stored is not None:
-            self._take_trunk(stored)
-            self.done = {phase.name: phase.steps for phase in self._trunk_phases}
-            for name, seconds in stored.meta["seconds"].items():
-                self.seconds[name] += seconds
-            self.folder.log("trunk from cache", task=self.task)
+        if stored is None:
+            return False
+        self._take_trunk(stored)
+        for name, seconds in stored.meta["seconds"].items():
+            self.seconds[name] += seconds
+        self.folder.log("trunk from cache", task=self.task)
+        return True
 
-    def steps_done(self, phase: Phase) -> int:
-        return self.done.get(phase.name, 0)
-
-    def step_done(self, phase: Phase, step: int, seconds: float, measured: dict[str, float]) -> None:
-        self.done[phase.name] = step + 1
-        self.seconds[phase.name] += seconds
-        if phase.trunk:
-            self._trunk_seconds[phase.name] += seconds
-        self.folder.log("step", task=self.task, phase=phase.name, step=step, seconds=round(seconds, 4), **measured)
-        last_of_trunk = bool(self._trunk_phases) and phase is self._trunk_phases[-1] and step + 1 == phase.steps
-        if last_of_trunk and self.cache is not None:
-            self._share_trunk(self.cache)
-        self._checkpoint()
-
-    def _share_trunk(self, cache: TrunkCache) -> None:
+    def _share_trunk(self, cache: TrunkCache, seconds: dict[str, float]) -> None:
         """Put the trunk into the cache; if another run was faster, go on with the other's, so that all agree."""
         state = self.classifier.method.trunk_state()
-        state.meta = {"method": state.meta, "seconds": dict(self._trunk_seconds)}
+        state.meta = {"method": state.meta, "seconds": dict(seconds)}
         stored = self.ranks.first(lambda: None if cache.save(self.task, state) else cache.load(self.task))
         if stored is not None:
             self._take_trunk(stored)
@@ -168,11 +190,8 @@ class _Experiment:
     # The loop
 
     def _run_task(self) -> None:
-        if not self.learnt:
-            with self.stream.open(self.task) as task:
-                self.classifier.learn(task, journal=self)
-            self._task_learnt()
-        cache = self.cache if self._trunk_phases else None  # without a trunk of its own, a method shares no features
+        self._learn(self.stream.open(self.task))
+        cache = self.cache if self._has_trunk else None  # without a trunk of its own, a method shares no features
         features = self.ranks.first(lambda: cache.load_test_features(self.task) if cache else None)
         if features is None:
             features = self._timed("evaluate", self._test_features)
@@ -187,10 +206,7 @@ class _Experiment:
 
     def _run_joint(self) -> None:
         """All data as one task; then the accuracy after task t asks for, and admits, the classes up to t only."""
-        if not self.learnt:
-            with self.stream.everything() as task:
-                self.classifier.learn(task, journal=self)
-            self._task_learnt()
+        self._learn(self.stream.everything())
         images = self.stream.test(len(self.stream) - 1)
         features = self._timed("evaluate", lambda: self.classifier.features(images, "test"))
         for classes in self._classes_after_each_task():
@@ -221,7 +237,7 @@ class _Experiment:
     def _evaluated(self, features: Tensor, classes: int) -> None:
         """Predictions of every branch for the test images of the first `classes` classes."""
         part: Part = {}
-        accuracies = []
+        accuracies: dict[str, float] = {}
         labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
         home = torch.bucketize(torch.arange(classes), torch.tensor(self._classes_after_each_task()), right=True)
         elsewhere = home[labels][:, None] != home[None, :]
@@ -234,11 +250,11 @@ class _Experiment:
             part[f"{branch}/prediction within task"] = own.argmax(1).cpu().int()
             if branch in unknown:
                 part[f"{branch}/unknown"] = unknown[branch].cpu()
-            accuracy = (prediction.cpu() == labels).float().mean() * 100
-            accuracies.append(f"{branch} {accuracy:.1f}")
+            accuracies[branch] = 100 * int((prediction.cpu() == labels).sum()) / len(labels)
         self.evaluations.append(part)
-        self.folder.log("evaluated", task=self.task, accuracies=accuracies)
-        self.progress.line(f"after task {self.task + 1} of {len(self.stream)}: accuracy {', '.join(accuracies)}")
+        self.folder.log("evaluated", task=self.task, accuracy=accuracies)
+        told = ", ".join(f"{branch} {accuracy:.1f}" for branch, accuracy in accuracies.items())
+        self.progress.line(f"after task {self.task + 1} of {len(self.stream)}: accuracy {told}")
 
     def _look_ahead(self, part: Part) -> None:
         """What the recipe asks about the tasks to come. Nothing of it reaches the method."""
@@ -270,7 +286,7 @@ class _Experiment:
                 self.folder.drop_older_models(self.task)
         self._checkpoint()
 
-    def _timed(self, name: str, work: Any) -> Any:
+    def _timed(self, name: str, work: Callable[[], T]) -> T:
         began = time.perf_counter()
         result = work()
         self.seconds[name] += time.perf_counter() - began

@@ -1,8 +1,8 @@
 """The trunk cache: what all branches of a backbone share is trained and extracted once.
 
 A trunk is named by the hash of everything that influences it: the recipe's trunk keys, the data, the weights, the
-device's arithmetic, and the versions of format and libraries. Branch keys (alignment, lambda, drift) are not among
-them, so a sweep over those trains nothing.
+device's arithmetic, the versions of format and libraries, and our own code that computes it. Branch keys (alignment,
+lambda, drift) are not among them, so a sweep over those trains nothing.
 """
 
 from pathlib import Path
@@ -13,6 +13,12 @@ from lca.classifier import ContinualClassifier
 from lca.data.sources import Source
 from lca.device import versions
 from lca.files import STATE_FORMAT, State, has_state, hash_json, load_state, new_folder, save_state
+
+ROOMS = (
+    *("backbones", "data", "heads", "merging", "methods", "statistics", "training", "tuning"),
+    *("device.py", "features.py", "optimisation.py", "randomness.py", "ranks.py"),
+)
+"""The code that computes a trunk: an edit elsewhere discards none."""
 
 
 class TrunkCache:
@@ -30,7 +36,7 @@ class TrunkCache:
                 "weights": classifier.backbone.fingerprint,
                 "data": source.fingerprint,
                 "compute": classifier.compute.describe(),
-                "versions": versions(),
+                "versions": versions(ROOMS),
             }
         )
         self._folder = root / key[:24]

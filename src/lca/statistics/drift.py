@@ -4,26 +4,17 @@ What can be seen of the move are the new task's images, before and after. A drif
 and then moves the old means and factors. `none` leaves them, which is what the paper and its code do.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
-from lca.options import Options
+from lca.options import Options, one_of
 from lca.registry import Registry
-
-
-class DriftOptions(Options):
-    """How old Gaussians follow the backbone."""
-
-    model: str = "none"
-    """One of the registered drift models."""
-    strength: float = Field(0.05, gt=0)
-    """`affine`: ridge penalty, in units of n times the mean feature variance."""
-    bandwidth: float = Field(0.5, gt=0)
-    """`mean_shift`: width of the kernel, in units of the spread of the new features."""
 
 
 @dataclass(frozen=True)
@@ -34,51 +25,76 @@ class Transport:
     rows: Callable[[Tensor], Tensor]
 
 
-DriftModel = Callable[[Tensor, Tensor, DriftOptions], Transport]
-"""Fit a transport on features (n, d) of the same images before and after."""
+class Drift(Options):
+    """How old Gaussians follow the backbone; each model adds its own options."""
 
-drifts: Registry[DriftModel] = Registry("drift model")
+    model: str
+
+    @abstractmethod
+    def fit(self, before: Tensor, after: Tensor) -> Transport:
+        """Fit a transport on features (n, d) of the same images before and after."""
+
+
+drifts: Registry[type[Drift]] = Registry("drift model")
+choose_drift = one_of(drifts, "none", "model", shared=True)
+DriftChoice = Annotated[SerializeAsAny[Drift], BeforeValidator(choose_drift)]
 
 
 @drifts.register("none")
-def none(before: Tensor, after: Tensor, options: DriftOptions) -> Transport:
+class NoDrift(Drift):
     """Old Gaussians stay where they are."""
-    return Transport(lambda means: means, lambda rows: rows)
+
+    model: Literal["none"] = "none"
+
+    def fit(self, before: Tensor, after: Tensor) -> Transport:
+        return Transport(lambda means: means, lambda rows: rows)
 
 
 @drifts.register("mean_shift")
-def mean_shift(before: Tensor, after: Tensor, options: DriftOptions) -> Transport:
+class MeanShift(Drift):
     """SDC (Yu et al. 2020): each old mean moves by the kernel-weighted mean move of the new features around it."""
-    before, moves = before.double(), (after - before).double()
-    variance = (options.bandwidth**2) * before.var(0, correction=0).sum().clamp(min=1e-12)
 
-    def move(means: Tensor) -> Tensor:
-        distances = torch.cdist(means.double(), before).square()
-        weights = torch.softmax(-distances / (2 * variance), dim=1)
-        return (means.double() + weights @ moves).to(means.dtype)
+    model: Literal["mean_shift"] = "mean_shift"
+    bandwidth: float = Field(0.5, gt=0)
+    """Width of the kernel, in units of the spread of the new features."""
 
-    return Transport(move, lambda rows: rows)
+    def fit(self, before: Tensor, after: Tensor) -> Transport:
+        before, moves = before.double(), (after - before).double()
+        variance = (self.bandwidth**2) * before.var(0, correction=0).sum().clamp(min=1e-12)
+
+        def move(means: Tensor) -> Tensor:
+            distances = torch.cdist(means.double(), before).square()
+            weights = torch.softmax(-distances / (2 * variance), dim=1)
+            return (means.double() + weights @ moves).to(means.dtype)
+
+        return Transport(move, lambda rows: rows)
 
 
 @drifts.register("affine")
-def affine(before: Tensor, after: Tensor, options: DriftOptions) -> Transport:
+class Affine(Drift):
     """The identity plus a ridge-regularised affine correction, after SLDC's linear map (arXiv 2511.09926).
 
     With X the centred features before and D the centred moves: W = (XᵀX + γ I)⁻¹ XᵀD, γ = strength · n · mean
     variance; x -> x + (x - x̄) W + d̄. The penalty shrinks the map towards a plain shift, never towards zero.
     """
-    before, moves = before.double(), (after - before).double()
-    centre, shift = before.mean(0), moves.mean(0)
-    gram = (before - centre).T @ (before - centre)
-    size = len(gram)
-    penalty = options.strength * gram.trace() / size
-    penalty = penalty.clamp(min=1e-12) * torch.eye(size, dtype=gram.dtype, device=gram.device)
-    correction = torch.linalg.solve(gram + penalty, (before - centre).T @ (moves - shift))
 
-    def move_means(means: Tensor) -> Tensor:
-        return (means.double() + (means.double() - centre) @ correction + shift).to(means.dtype)
+    model: Literal["affine"] = "affine"
+    strength: float = Field(0.05, gt=0)
+    """Ridge penalty, in units of n times the mean feature variance."""
 
-    def move_rows(rows: Tensor) -> Tensor:
-        return (rows.double() + rows.double() @ correction).to(rows.dtype)
+    def fit(self, before: Tensor, after: Tensor) -> Transport:
+        before, moves = before.double(), (after - before).double()
+        centre, shift = before.mean(0), moves.mean(0)
+        gram = (before - centre).T @ (before - centre)
+        size = len(gram)
+        penalty = self.strength * gram.trace() / size
+        penalty = penalty.clamp(min=1e-12) * torch.eye(size, dtype=gram.dtype, device=gram.device)
+        correction = torch.linalg.solve(gram + penalty, (before - centre).T @ (moves - shift))
 
-    return Transport(move_means, move_rows)
+        def move_means(means: Tensor) -> Tensor:
+            return (means.double() + (means.double() - centre) @ correction + shift).to(means.dtype)
+
+        def move_rows(rows: Tensor) -> Tensor:
+            return (rows.double() + rows.double() @ correction).to(rows.dtype)
+
+        return Transport(move_means, move_rows)

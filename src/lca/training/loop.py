@@ -14,8 +14,8 @@ from lca.data.views import draw_crops, training_view
 from lca.device import replayed
 from lca.errors import LcaError
 from lca.files import Part
-from lca.heads.alignment import AlignmentOptions, lca_loss
 from lca.heads.growing import GrowingHeads, TaskHead
+from lca.heads.loss import LossOptions, lca_loss
 from lca.optimisation import make_optimiser, set_rate
 from lca.randomness import global_randomness
 from lca.ranks import current
@@ -91,7 +91,7 @@ class FineTuning:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._extractor, self._options = setting.extractor, setting.training
-        self._lca = AlignmentOptions(name="training", robustness=setting.training.robustness)
+        self._lca = LossOptions(robustness=setting.training.robustness)
         self._running: _Running | None = None
         self._replay: Callable[[Tensor], None] | None = None
         self._stored: Part = {}

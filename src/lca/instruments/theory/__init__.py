@@ -1,5 +1,5 @@
 """The paper's theorems, measured on a run: every term, the bounds as printed, and the bounds that hold.
 
 `losses` are the bounded losses, `bounds` the terms and right sides, `divergence` the distance of Gaussians, `measure`
-one classifier, `runs` a whole run and `tables` what is shown. docs/theory.md has the formulas.
+one classifier and `runs` a whole run. docs/theory.md has the formulas.
 """

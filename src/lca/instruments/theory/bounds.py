@@ -100,7 +100,7 @@ def corollary_1(found: Terms, delta: float) -> float:
     """As printed, for n_i = m: mean of L(D_i, h) + ε̄_i, and ℓ_max sqrt(ln 4 / m + 2 ln(1/δ) / (m C))."""
     sizes = set(found.counts.tolist())
     if len(sizes) > 1:
-        raise ValueError(f"Corollary 1 is about equally many samples of every class, came {sorted(sizes)}")
+        raise ValueError(f"Corollary 1 is about equally many samples of every class, got {sorted(sizes)}")
     each, classes = sizes.pop(), len(found.counts)
     rest = found.maximum * math.sqrt(math.log(4) / each + 2 * math.log(1 / delta) / (each * classes))
     return float((found.drawn + found.robustness).mean()) + rest

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lca.heads.alignment import AlignmentOptions, lca_loss, nearest_mean_mask
+from lca.heads.alignment import AlignBranch, AlignmentOptions, nearest_mean_mask
+from lca.heads.branch import BranchOptions
+from lca.heads.loss import lca_loss
 from lca.instruments.theory import bounds
 from lca.instruments.theory.bounds import Draws, Terms
 from lca.instruments.theory.divergence import Distance, Normal, covariance, distance
@@ -47,7 +49,7 @@ class Subject:
     task: int
     logits: Callable[[Tensor], Tensor]
     memory: GaussianMemory
-    options: AlignmentOptions
+    branch: BranchOptions
     sizes: list[int]
     """Classes of every task head."""
     seed: int
@@ -59,9 +61,16 @@ class Subject:
     def learnt_from_drawn(self) -> bool:
         """Whether the heads learnt from what is drawn again here: else the samples are only such as theirs. Another
         type of device draws others."""
-        steps = self.options.kind == "align" and self.options.train_heads != "none" and not self.options.mean_decay
+        steps = (
+            isinstance(self.branch, AlignBranch) and self.options.train_heads != "none" and not self.options.mean_decay
+        )
         same = self.trained_on == self.memory.means().device.type
         return same and steps and (self.task > 0 or self.options.first_task)
+
+    @property
+    def options(self) -> AlignmentOptions:
+        """How it was aligned; for heads that were not, as it usually is."""
+        return self.branch if isinstance(self.branch, AlignBranch) else AlignmentOptions()
 
     def drawn(self) -> Tensor:
         """The samples that the alignment drew, (classes, n, d): randomness is derived, so they can be drawn again."""
@@ -91,7 +100,7 @@ class Subject:
         randomness = generator(settings.seed, what, self.task, device=memory.means().device)
         sizes = [min(AT_ONCE, settings.samples - start) for start in range(0, settings.samples, AT_ONCE)]
         losses = bounded_losses(settings.clip)
-        tracked = progress.track(sizes, f"task {self.task + 1}, {self.options.name}, samples of {what}", len(sizes))
+        tracked = progress.track(sizes, f"task {self.task + 1}, {self.branch.name}, samples of {what}", len(sizes))
         pieces = [self.evaluate(memory.sample(size, randomness)[0], losses) for size in tracked]
         return {name: Draws.joined([piece[name] for piece in pieces]) for name in losses}
 

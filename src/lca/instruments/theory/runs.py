@@ -11,16 +11,14 @@ from lca.classifier import ContinualClassifier
 from lca.data.images import ImageSet
 from lca.data.streams import Stream
 from lca.errors import LcaError, nearest
-from lca.files import FORMAT, write_json
+from lca.files import write_json
 from lca.instruments.kept import KeptModels
 from lca.instruments.theory.measure import Settings, Subject, Truth, measure
 from lca.methods._branched import Branched
 from lca.methods._subspaces import AlignedSubspaces
 from lca.progress import Progress
-from lca.results.measured import Measurement
+from lca.results.measured import THEORY
 from lca.statistics.gaussians import GaussianMemory
-
-THEORY = Measurement("theory", "theory.json", ("branches", "settings", "old_data"), alike=("settings", "old_data"))
 
 
 def theory_of_run(
@@ -59,10 +57,7 @@ def theory_of_run(
                 truths[shared] = Truth.about(subject.memory, *old, task, settings, progress)
             found.setdefault(name, []).append(measure(subject, test, truths.get(shared), settings, progress))
     facts = {
-        "format": FORMAT,
-        "recipe": kept.results["recipe"],
-        "versions": kept.results["versions"],
-        "machine": kept.results["machine"],
+        **kept.facts,
         "measured_on": model.compute.describe(),
         "settings": asdict(settings),
         "old_data": old_data,

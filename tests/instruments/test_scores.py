@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.results.robustness import RobustnessScores, accuracy, measure, sequence_scores
+from lca.instruments.robustness import Damage, accuracy, score, sequence_scores
+from lca.results.robustness import RobustnessScores
 
 
 def test_accuracy_and_flips_by_hand():
@@ -41,8 +42,8 @@ def test_a_whole_measurement_by_hand():
         "tilt": lambda numbers: torch.stack([images[numbers], images[numbers] + 10], dim=1),
         "gaussian_noise": lambda numbers: images[numbers][:, None].expand(-1, 3, -1, -1, -1),
     }
-    options = {"generated": True, "severities": (1, 5), "at_once": 3, "advance": told.append}
-    scores, other = measure(brightness, images, labels, corrupted, perturbed, **options)
+    options = {"severities": (1, 5), "at_once": 3, "advance": told.append}
+    scores, other = score(brightness, images, labels, Damage(corrupted, perturbed), **options)
     assert scores.clean == 75
     assert scores.corrupted == {"fog": {1: 50.0, 5: 0.0}, "snow": {1: 75.0, 5: 75.0}}
     assert scores.perturbed["tilt"] == {"accuracy": 37.5, "flips": 100.0, "flips_previous": 100.0}
@@ -102,14 +103,14 @@ def test_damaged_numbers_are_refused():
 
 
 def test_sequences_come_in_pieces_that_fit_into_memory(monkeypatch):
-    monkeypatch.setattr("lca.results.robustness.AT_ONCE", 2 * 3 * 4 * 4 * 31)
+    monkeypatch.setattr("lca.instruments.robustness.AT_ONCE", 2 * 3 * 4 * 4 * 31)
     images, asked = flat(10, 20, 30, 40, 50), []
 
     def sequences(numbers):
         asked.append(numbers.tolist())
         return images[numbers][:, None].expand(-1, 2, -1, -1, -1)
 
-    measure(brightness, images, torch.arange(1, 6), {}, {"tilt": sequences}, generated=True)
+    score(brightness, images, torch.arange(1, 6), Damage({}, {"tilt": sequences}))
     assert asked == [[0, 1], [2, 3], [4]]
 
 

@@ -1,4 +1,4 @@
-"""The ledger: what the paper claims, what its logs support, what we measure. `python docs/ledger.py` prints it.
+"""The ledger: what the paper claims, what its logs support, what we measure. `python paper/ledger.py` prints it.
 
 A claim of claims.yaml is decided by differences between classifiers of a pack, seed by seed, with the 95 % interval of
 Student's t over seeds. One that is clearly above zero supports it, one clearly below contradicts it, and all others
@@ -60,7 +60,7 @@ Judged = tuple[str, dict[str, str]]
 
 
 def main() -> None:
-    claims = yaml.safe_load((ROOT / "docs" / "claims.yaml").read_text(encoding="utf-8"))
+    claims = yaml.safe_load((ROOT / "paper" / "claims.yaml").read_text(encoding="utf-8"))
     print(markdown_table(HEADINGS, [line(claim) for claim in claims]), end="")
 
 

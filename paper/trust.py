@@ -5,8 +5,8 @@ through `ContinualClassifier.learn`, then asked about with test images. The othe
 the images of the other set and noise are far ones. The same classes in the same tasks are learnt by a benchmark run,
 without anything held out, for comparison.
 
-    python benchmarks/trust.py --data DATA --weights DEIT_TINY.safetensors --out results/trust.json
-    python benchmarks/trust.py --show results/trust.json
+    python paper/trust.py --data DATA --weights DEIT_TINY.safetensors --out results/trust.json
+    python paper/trust.py --show results/trust.json
 """
 
 import argparse

@@ -1,6 +1,5 @@
 """The ledger's verdicts, on packs made up for them."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -11,12 +10,10 @@ from lca.files import read_json, write_json
 from lca.recipe import read_recipe
 from lca.runs.sweep import expand
 from packs import damage, made, packed
+from paper import ledger
 
-DOCS = Path(__file__).parent.parent / "docs"
-CLAIMS = yaml.safe_load((DOCS / "claims.yaml").read_text("utf-8"))
-SPECIFICATION = importlib.util.spec_from_file_location("ledger", DOCS / "ledger.py")
-ledger = importlib.util.module_from_spec(SPECIFICATION)
-SPECIFICATION.loader.exec_module(ledger)
+ROOT = Path(__file__).parents[2]
+CLAIMS = yaml.safe_load((ROOT / "paper" / "claims.yaml").read_text("utf-8"))
 
 
 def pack(folder, *, source="digits", **gains):
@@ -285,17 +282,17 @@ def test_what_follows_a_command_is_a_section_with_it():
         (document, anchor) = re.findall(r"\((.+)#(.+)\)", claim["then"])[0]
         heading, *_ = [
             each
-            for each in re.findall("^## (.+)$", (DOCS / document).read_text("utf-8"), re.MULTILINE)
+            for each in re.findall("^## (.+)$", (ROOT / "docs" / document).read_text("utf-8"), re.MULTILINE)
             if re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") == anchor
         ]
-        section = (DOCS / document).read_text("utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+        section = (ROOT / "docs" / document).read_text("utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
         assert ledger.line(claim)[-1] == f"`{claim['command']}`, then as in {claim['then']}"
         assert claim["command"] in section
         assert re.search(r"lca (robustness|theory|diagnose) ", section)
 
 
 def test_the_page_states_the_limits_of_the_claims():
-    rules = (DOCS / "ledger.md").read_text("utf-8").split("<!--")[0]
+    rules = (ROOT / "docs" / "ledger.md").read_text("utf-8").split("<!--")[0]
     within = {claim["measure"]["within"] for claim in CLAIMS if "within" in claim.get("measure", {})}
     steps = {claim["of_runs"]["step"] for claim in CLAIMS if "step" in claim.get("of_runs", {})}
     assert within | steps == {float(each) for each in re.findall(r"(?<=above -)[\d.]+|(?<=or -)[\d.]+|0\.05", rules)}

@@ -1,6 +1,6 @@
 """One picture of all corruptions and sequences, to see with one's own eyes that they are what they are called.
 
-python -m lca.damage.contact_sheet photos --out sheet.png
+python paper/contact_sheet.py photos --out sheet.png
 """
 
 from collections.abc import Sequence

@@ -14,10 +14,10 @@ from lca.results.packs import Pack
 from lca.runs.experiment import run
 from lca.runs.sweep import Cell, expand, known_cells
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 PACKS = [RESULTS / "compare-mini.json", *sorted(RESULTS.glob("paper-*.json"))]
 PAPER = [name for name in recipe_names() if name.startswith("paper/")]
-DOCUMENT = Path(__file__).parents[1] / "docs" / "paper.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "paper.md"
 
 
 def cells_of(name: str, scale: str | None) -> list[Cell]:

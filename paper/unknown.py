@@ -4,8 +4,8 @@ After each task but the last, images of the classes learnt so far are known and 
 `lca metrics`; the images of the other set are far strangers. Every score uses what a model stores (class means and
 covariances) and nothing else. No test image is read: the images asked are held out of the training images.
 
-    python benchmarks/unknown.py --data DATA --weights DEIT_TINY.safetensors --out unknown.json
-    python benchmarks/unknown.py --show unknown.json
+    python paper/unknown.py --data DATA --weights DEIT_TINY.safetensors --out unknown.json
+    python paper/unknown.py --show unknown.json
 """
 
 import argparse

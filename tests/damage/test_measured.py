@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from photographs import change, photographs
 from PIL import Image
 
 from lca.damage import corruptions, perturbations
 from lca.damage.corruptions import SEVERITIES, corrupt
 from lca.damage.perturbations import perturb
+from photographs import change, photographs
 
 CHANGES = {  # mean absolute change of 200 CIFAR-100 test images under the published definitions
     "gaussian_noise": (7.86, 11.66, 15.38, 17.21, 19.03),

@@ -1,8 +1,7 @@
 """The pictures of the documents are those that would be drawn now."""
 
-import importlib.util
+import importlib
 import re
-import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,21 +11,14 @@ from PIL import Image
 from lca.files import read_json
 from lca.report import page
 from lca.report.drawing import signature
+from paper import figures
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 IMAGES = DOCS / "images"
-ASKED = "python docs/figures.py draws it anew"
+ASKED = "python paper/figures.py draws it anew"
 
 
-def load(path):
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-figures = load(DOCS / "figures.py")
 EVERY = [(pack, only) for pack, chosen in figures.FIGURES.items() for only in chosen]
 OF_EVERY_KIND = [("compare-mini", figures.PUBLISHED), ("paper-merge-coefficient", ()), ("paper-robustness", ())]
 """Curves; lines over a number; bars and radars."""
@@ -44,7 +36,7 @@ def names(folder):
 def test_the_committed_figures_are_of_the_packs_as_they_are():
     asked = {figures.image(pack, only, name): pack for pack, only in EVERY for name in figures.FIGURES[pack][only]}
     asked |= {f"diagnosis-{data}.png": "diagnosis-mini" for data in ("cifar100-mini", "vtab-mini")}
-    assert sorted(asked) == names(IMAGES), "python docs/figures.py draws them"
+    assert sorted(asked) == names(IMAGES), "python paper/figures.py draws them"
     for name, pack in asked.items():
         assert text_of(IMAGES / name)["Source"] == sha256(figures.path(pack).read_bytes()).hexdigest(), (
             f"{name}: {ASKED}"
@@ -72,9 +64,9 @@ def test_the_diagnosis_is_drawn_as_it_would_be_now(tmp_path):
 
 
 def test_growth_is_drawn_as_it_would_be_now(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     results = ROOT / "benchmarks" / "results" / "growth-h200.json"
-    load(ROOT / "benchmarks" / "growth.py").plot(read_json(results), tmp_path)
+    importlib.import_module("growth").plot(read_json(results), tmp_path)
     drawn, committed = (
         {path.name: text_of(path)["Signature"] for path in folder.glob("growth-*.png")} for folder in (tmp_path, IMAGES)
     )

@@ -1,4 +1,4 @@
-"""Draw the figures of paper.md and of theory.md's diagnosis from the packs in results/: `python docs/figures.py`."""
+"""Draw the figures of paper.md and of theory.md's diagnosis from the packs in results/: `python paper/figures.py`."""
 
 import shutil
 import sys
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lca.instruments.diagnosis import DIAGNOSIS
 from lca.progress import Progress
 from lca.report import diagnosis as show
 from lca.report.drawing import save
 from lca.report.page import Report
+from lca.results.measured import DIAGNOSIS
 from lca.results.reading import collect
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ PUBLISHED = ("IM lca", "MOS mos", "SLCA slca", "EASE", "CODA-Prompt", "DualPromp
 """Rows of the paper's performance curves, each with its own alignment."""
 ALIGNED = ("IM none", "IM ca", "IM lca")
 COMPOSED = ("SLCA", "MOS")
-RECIPES = {PUBLISHED: "performance-curves", ALIGNED: "im-vs-lca", COMPOSED: "slca-mos"}
+RECIPES: dict[tuple[str, ...], str] = {PUBLISHED: "performance-curves", ALIGNED: "im-vs-lca", COMPOSED: "slca-mos"}
 """Of rows of compare-mini; the other packs are named after theirs."""
-FIGURES = {
+FIGURES: dict[str, dict[tuple[str, ...], list[str]]] = {
     "compare-mini": {
         PUBLISHED: [
             f"{data}-{what}" for data in ("cifar100-mini", "vtab-mini") for what in ("curves", "running-means")
@@ -83,7 +83,7 @@ def _sign(picture: Path, pack: str) -> None:
     with Image.open(picture) as full:
         words = PngInfo()
         words.add_text("Source", sha256(path(pack).read_bytes()).hexdigest())
-        words.add_text("Signature", full.text["Signature"])
+        words.add_text("Signature", full.info["Signature"])
         small = full.convert("RGB").quantize()
     small.save(picture, pnginfo=words, optimize=True)
 

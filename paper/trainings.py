@@ -1,4 +1,4 @@
-"""Which rows of the packs of the paper are of one training: `python docs/trainings.py` prints it.
+"""Which rows of the packs of the paper are of one training: `python paper/trainings.py` prints it.
 
 Where classifiers without alignment have the same right answers, of every class after every task with every seed, they
 come from the same training. Two trainings of a recipe on a GPU differ, unless it is exact.

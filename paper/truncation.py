@@ -5,9 +5,9 @@ features of DeiT-Tiny, so an exact factor is as large as a covariance matrix. Th
 class a part of the covariance is kept, and heads are made of nothing else: closed-form LDA, and heads that are aligned
 from scratch on samples of the Gaussians. Seeds draw these heads' start, the samples and the batches.
 
-    python benchmarks/truncation.py --data DATA --weights DEIT_TINY.safetensors --out results/truncation.json
-    python benchmarks/truncation.py --show results/truncation.json
-    python benchmarks/truncation.py --plot results/truncation.json --to docs/images/truncation.png
+    python paper/truncation.py --data DATA --weights DEIT_TINY.safetensors --out results/truncation.json
+    python paper/truncation.py --show results/truncation.json
+    python paper/truncation.py --plot results/truncation.json --to docs/images/truncation.png
 """
 
 import argparse
@@ -26,9 +26,9 @@ from lca.device import versions
 from lca.evaluation.intervals import mean_and_deviation
 from lca.features import extract
 from lca.files import nbytes, read_json, write_json
-from lca.heads.alignment import AlignmentOptions, align
-from lca.heads.branches import branch
-from lca.heads.growing import GrowingHeads, HeadOptions
+from lca.heads.branch import choose_branch
+from lca.heads.growing import GrowingHeads, LinearOptions
+from lca.methods._branched import branch
 from lca.progress import LineProgress, Progress
 from lca.randomness import generator
 from lca.recipe import validate_recipe
@@ -125,10 +125,10 @@ def measure(found: Features, kept: dict[str, dict[str, Any]], seeds: Sequence[in
 
 def right_answers(classifier: str, memory: GaussianMemory, found: Features, seed: int) -> Tensor:
     """Which test images are recognised by heads that are made of Gaussians alone: (n,)."""
-    heads = GrowingHeads(found.train.shape[1], HeadOptions())
+    heads = GrowingHeads(found.train.shape[1], LinearOptions())
     heads.append(heads.new_head(len(memory.classes), generator(seed, "head")))
-    options = AlignmentOptions(**branch(classifier))
-    heads, _ = align(heads, memory, options, lambda purpose, epoch, on: generator(seed, purpose, 0, epoch, on))
+    chosen = choose_branch(branch(classifier))
+    heads, _ = chosen.fit(heads, memory, lambda purpose, epoch, on: generator(seed, purpose, 0, epoch, on))
     return heads(found.test).argmax(1) == found.test_labels
 
 

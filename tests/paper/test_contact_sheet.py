@@ -3,8 +3,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
-from lca.damage.contact_sheet import app, read_square
 from lca.errors import LcaError
+from paper.contact_sheet import app, read_square
 
 
 def test_a_sheet_shows_all_corruptions_and_sequences(tmp_path):
