@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.evaluation.accuracy import mean_and_deviation
+from lca.evaluation.intervals import mean_and_deviation
 from lca.report.drawing import MARKERS, PALETTE, save
 from lca.report.looks import alignment_places
 from lca.report.theory import Table, number, titled_tables

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.report.drawing import LINES, MARKERS, PALE, PALETTE, Look, save
-from lca.results.tables import Row
+from lca.results.classifiers import Classifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
+def accuracy_curves(rows: Sequence[Classifier], path: Path, title: str) -> None:
     """Accuracy after each task, one curve a classifier."""
     from matplotlib.figure import Figure
 

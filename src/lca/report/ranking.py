@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from lca.report.comparison import DAMAGE, LOWER_IS_BETTER, Classifier, rivals, same_damage
-from lca.results.tables import across
+from lca.report.comparison import rivals, same_damage
+from lca.results.classifiers import DAMAGE, Classifier, across, lower_is_better, mean_over_sets
 
 
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -27,9 +26,9 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
     """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
-    found = {each.label: (each.damaged if column in DAMAGE else each.measured).get(column) for each in rivals(rows)}
+    found = {each.label: (each.damaged if column in DAMAGE else each.plain).get(column) for each in rivals(rows)}
     means = {label: each.mean for label, each in found.items() if each is not None}
-    return best_two(means, column in LOWER_IS_BETTER)
+    return best_two(means, lower_is_better(column))
 
 
 def damage_places(rows: Sequence[Classifier]) -> dict[str, dict[str, int]]:
@@ -61,7 +60,7 @@ class Overall:
 
     def mean(self, label: str) -> float:
         """Over data sets."""
-        return fmean(each.measured["AA"].mean for each in self.rows[label])
+        return mean_over_sets(self.rows[label])
 
     def best_first(self) -> list[str]:
         """The labels by falling mean."""
