@@ -24,7 +24,7 @@ from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, imag
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.views import ViewOptions
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.files import hash_json
 from lca.progress import Progress
 from lca.randomness import generator
@@ -108,7 +108,8 @@ def working_size(view_size: int) -> int:
 @sources.register("digits")
 def digits(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """scikit-learn's scans of handwritten digits: 10 classes, 8 x 8 pixels."""
-    from sklearn.datasets import load_digits
+    with needs("data.source=digits", "scikit-learn"):
+        from sklearn.datasets import load_digits
 
     if argument:
         raise LcaError(f"data.source=digits stands alone, came {argument!r} behind it")

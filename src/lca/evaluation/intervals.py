@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lca.errors import needs
 from lca.evaluation.accuracy import AccuracyRecord
 
 DRAWS, TOGETHER = 1000, 50
@@ -41,7 +42,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def student_interval(values: Sequence[float], whole: float | None = None) -> Ends | None:
     """95 % interval of the mean of a few normal values; None where they do not vary. Of shares it ends at 0 and at the
     whole."""
-    from scipy import stats
+    with needs("an interval over seeds", "scipy"):
+        from scipy import stats
 
     mean, deviation = mean_and_deviation(values)
     if not deviation:

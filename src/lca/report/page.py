@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.evaluation.accuracy import running_means
 from lca.progress import Progress
 from lca.report import comparison, drawing, figures, ranking
@@ -50,7 +50,9 @@ class Report:
 
     def page(self, collection: Collection) -> str:
         """The whole page."""
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        with needs("a page", "jinja2", "matplotlib", "scipy"):
+            import matplotlib  # noqa: F401  # told before anything is measured
+            from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")

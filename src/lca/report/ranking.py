@@ -10,11 +10,16 @@ from lca.results.classifiers import DAMAGE, Classifier, across, lower_is_better,
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean over blocks (a data set and a seed) of the rank by falling value, equal ones sharing theirs; of the labels
     that all blocks have."""
-    from scipy import stats
-
     labels = [label for label in blocks[0] if all(label in block for block in blocks)] if blocks else []
-    ranks = [stats.rankdata([-block[label] for label in labels]) for block in blocks]
-    return {label: sum(float(rank[place]) for rank in ranks) / len(ranks) for place, label in enumerate(labels)}
+
+    def rank(value: float, values: Sequence[float]) -> float:
+        return sum(other > value for other in values) + (values.count(value) + 1) / 2
+
+    columns = [[block[label] for label in labels] for block in blocks]
+    return {
+        label: sum(rank(column[place], column) for column in columns) / len(columns)
+        for place, label in enumerate(labels)
+    }
 
 
 def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, float]]:

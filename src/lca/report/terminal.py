@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lca.errors import MissingPackageError
 from lca.report import ranking
 from lca.report.drawing import file_name
 from lca.report.figures import accuracy_curves
@@ -52,13 +53,19 @@ def present(runs: Sequence[Run], folder: Path, title: str) -> None:
     """Show runs that were just finished, and write their table and figures into a folder."""
     found = classifiers(runs)
     show(found, title)
+    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
     figures = []
     for source, rows in found.items():
         alone = len(found) == 1
-        figures.append("accuracy.png" if alone else f"{file_name('accuracy', short_name(source))}.png")
-        accuracy_curves(rows, folder / figures[-1], title if alone else f"{title}, {source}")
-    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
-    print(f"results, table.md and {', '.join(figures)} are in {folder}")
+        name = "accuracy.png" if alone else f"{file_name('accuracy', short_name(source))}.png"
+        try:
+            accuracy_curves(rows, folder / name, title if alone else f"{title}, {source}")
+        except MissingPackageError as error:  # the results are there without it
+            print(f"there is no {name}: {error}", file=sys.stderr)
+        else:
+            figures.append(name)
+    written = f"results, table.md and {', '.join(figures)}" if figures else "results and table.md"
+    print(f"{written} are in {folder}")
 
 
 def _console() -> "Console":
