@@ -8,6 +8,7 @@ OMP_NUM_THREADS=1 PYTHONPATH="$FABRIC" torchrun --nproc_per_node 2 benchmarks/en
 
 import statistics
 import time
+from collections.abc import Callable
 
 import lightning_fabric
 import torch
@@ -73,18 +74,23 @@ def main() -> None:
         if ranks.leads:
             print(f"{name}: {_farthest(model.trained(), alone.trained()):.1e} from one process's update of {moved:.1e}")
     for size in (2, 32):
-        views, labels = _batch(size)
-        seconds: dict[str, list[float]] = {name: [] for name in models}
-        for _ in range(9):
-            for name, taken in seconds.items():
-                distributed.barrier()
-                began = time.perf_counter()
-                step(name, views, labels)
-                taken.append(time.perf_counter() - began)
-        if ranks.leads:
-            for name, taken in seconds.items():
-                best, median = 1e3 * min(taken), 1e3 * statistics.median(taken)
-                print(f"batch {size}, {name}: best {best:.1f} ms, median {median:.1f} ms a step")
+        _time(step, list(models), size, ranks.leads)
+
+
+def _time(step: Callable[[str, Tensor, Tensor], None], names: list[str], size: int, leads: bool) -> None:
+    """Every one in turn, so that what disturbs the machine disturbs all."""
+    views, labels = _batch(size)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(9):
+        for name, taken in seconds.items():
+            distributed.barrier()
+            began = time.perf_counter()
+            step(name, views, labels)
+            taken.append(time.perf_counter() - began)
+    for name, taken in seconds.items():
+        if leads:
+            best, median = 1e3 * min(taken), 1e3 * statistics.median(taken)
+            print(f"batch {size}, {name}: best {best:.1f} ms, median {median:.1f} ms a step")
 
 
 def _batch(size: int) -> tuple[Tensor, Tensor]:

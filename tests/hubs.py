@@ -24,30 +24,33 @@ class Hub(BaseHTTPRequestHandler):
         elif self.headers.get("Authorization") != "Bearer right":
             self._fail(401, "", "Invalid username or password.")
         elif words == ["api", "repos", "create"]:
-            asked = json.loads(body)
-            repo = f"{asked['organization'] or 'anna'}/{asked['name']}"
-            if repo.startswith("bob/"):
-                self._fail(403, "", "You may not write here")
-                return
-            known = (self.root / repo).exists()
-            if not known:
-                self._commit(repo, {".gitattributes": b"* text"}, asked.get("visibility"))
-            self._json({"url": f"http://{self.headers['Host']}/{repo}"}, 409 if known else 200)
+            self._create(json.loads(body))
         elif words[-2] == "preupload":
             files = json.loads(body)["files"]
             answer = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in files]
             self._json({"files": answer})
         elif words[-2] == "commit":
-            repo = "/".join(words[2:4])
-            files = self._files(repo, "main")
-            for line in body.splitlines():
-                entry = json.loads(line)
-                if entry["key"] == "file":
-                    files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-                elif entry["key"] == "deletedFile":
-                    del files[entry["value"]["path"]]
-            oid = self._commit(repo, files)
-            self._json({"commitUrl": f"http://{self.headers['Host']}/{repo}/commit/{oid}", "commitOid": oid})
+            self._change("/".join(words[2:4]), [json.loads(line) for line in body.splitlines()])
+
+    def _create(self, asked):
+        repo = f"{asked['organization'] or 'anna'}/{asked['name']}"
+        if repo.startswith("bob/"):
+            self._fail(403, "", "You may not write here")
+            return
+        known = (self.root / repo).exists()
+        if not known:
+            self._commit(repo, {".gitattributes": b"* text"}, asked.get("visibility"))
+        self._json({"url": f"http://{self.headers['Host']}/{repo}"}, 409 if known else 200)
+
+    def _change(self, repo, entries):
+        files = self._files(repo, "main")
+        for entry in entries:
+            if entry["key"] == "file":
+                files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            elif entry["key"] == "deletedFile":
+                del files[entry["value"]["path"]]
+        oid = self._commit(repo, files)
+        self._json({"commitUrl": f"http://{self.headers['Host']}/{repo}/commit/{oid}", "commitOid": oid})
 
     def do_GET(self):
         words = unquote(urlsplit(self.path).path).strip("/").split("/")

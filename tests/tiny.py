@@ -266,15 +266,9 @@ def arm(kill: Kill, folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def file_event(event: str, arguments: tuple[Any, ...]) -> None:
-        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
-        if not writes and event not in {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}:
+        if not _changes_files(event, arguments, kill.path, folder):
             return
-        of_rmtree = event in {"os.remove", "os.rmdir"} and arguments[1] != -1  # it names files relative to a folder
         named = str(arguments[0])
-        if of_rmtree if kill.path else not (of_rmtree or named.startswith(str(folder))):
-            return
-        if kill.path not in named:
-            return
         if left <= 1 and event == "os.rename" and os.path.isfile(named):
             os.truncate(named, os.path.getsize(named) // 2)
         once()
@@ -283,12 +277,25 @@ def arm(kill: Kill, folder: Path) -> None:
         if isinstance(module, PatchEmbed) and not module.training:  # every pass of a transformer begins there
             once()
 
-    if kill.kind == "files":
-        sys.addaudithook(file_event)
-    elif kill.kind == "steps":
-        register_optimizer_step_post_hook(once)
-    elif kill.kind == "batches":
-        register_module_forward_hook(extracted)
+    hooks: dict[str, Callable[[], object]] = {
+        "files": lambda: sys.addaudithook(file_event),
+        "steps": lambda: register_optimizer_step_post_hook(once),
+        "batches": lambda: register_module_forward_hook(extracted),
+        "seconds": lambda: None,
+    }
+    hooks[kill.kind]()
+
+
+def _changes_files(event: str, arguments: tuple[Any, ...], path: str, folder: Path) -> bool:
+    """Whether an audit event is about to change a file whose path contains `path`, or any file in the folder."""
+    writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+    if not writes and event not in {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}:
+        return False
+    of_rmtree = event in {"os.remove", "os.rmdir"} and arguments[1] != -1  # it names files relative to a folder
+    named = str(arguments[0])
+    if of_rmtree if path else not (of_rmtree or named.startswith(str(folder))):
+        return False
+    return path in named
 
 
 def child_run(

@@ -27,15 +27,6 @@ def small(tmp_path, monkeypatch):
     return trees.class_folders(tmp_path / "vtab", {"a": (2, 1), "b": (2, 1)})
 
 
-@pytest.mark.parametrize("words", [(), ("get",), ("verify",)])
-def test_every_help_has_an_example(lca, words):
-    code, out, _ = lca("datasets", *words, "-h")
-    assert code == 0
-    examples = out.partition("Examples:")[2]
-    assert " ".join(["lca datasets", *words]) in examples
-    assert words or {"get", "verify"} <= set(out.partition("Commands:")[2].split())
-
-
 def test_the_list_says_how_large_each_is(lca):
     text = " ".join(lca("datasets")[1].split())
     assert "200 classes, train / test images: official: 5,994 / 5,794; revisitingcil: 9,430 / 2,358." in text

@@ -25,13 +25,6 @@ def folder(saved, tmp_path, monkeypatch):
         yield tmp_path
 
 
-@pytest.mark.parametrize("command", ["export", "push", "pull"])
-def test_every_help_has_an_example(lca, command):
-    code, out, _ = lca(command, "--help")
-    assert code == 0
-    assert f"lca {command}" in out.partition("Examples:")[2]
-
-
 def test_export_names_files_after_the_model(lca, folder):
     code, out, err = lca("export", "digits", "--torch", "--peft")
     assert code == 0

@@ -34,18 +34,12 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
             seen = labels[labels < end]
             prediction = predictions[f"{task}/{branch}/prediction"]
             confidence = predictions[f"{task}/{branch}/confidence"]
-            used |= {f"{task}/{branch}/{what}" for what in ("prediction", "confidence", "unknown")}
-            used |= {f"{task}/{branch}/prediction within task", f"{task}/{branch}/strangers"}
-            assert prediction.shape == confidence.shape == seen.shape
-            assert prediction.max() < end
-            assert ((1 / end - 1e-6 <= confidence) & (confidence <= 1 + 1e-6)).all()
+            used |= {f"{task}/{branch}/{what}" for what in STORED}
+            assert_answers(prediction, confidence, len(seen), end)
             unknown = predictions.get(f"{task}/{branch}/unknown")
             assert unknown is None or (unknown.shape == seen.shape and np.isfinite(unknown).all())
             known = predictions[f"{task}/{branch}/prediction within task"]
-            assert (np.searchsorted(ends, known, "right") == np.searchsorted(ends, seen, "right")).all()
-            assert (known == prediction)[
-                np.searchsorted(ends, known, "right") == np.searchsorted(ends, prediction, "right")
-            ].all()
+            assert_within_tasks(known, prediction, seen, ends)
             within.append(100 * accuracy_score(seen, known))
             errors.append(calibration_error(confidence, prediction == seen))
             strangers = predictions.get(f"{task}/{branch}/strangers")
@@ -58,26 +52,11 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
             weighted.append(100 * accuracy_score(seen, prediction))
             of_task = [(seen >= start) & (seen < stop) for start, stop in zip(starts, ends[: task + 1], strict=False)]
             matrix.append([100 * accuracy_score(seen[rows], prediction[rows]) for rows in of_task])
-        metrics, task_mean = found["metrics"], [np.mean(row) for row in matrix]
-        assert metrics["after_each_task"]["sample_weighted"] == pytest.approx(weighted)
-        assert metrics["after_each_task"]["task_mean"] == pytest.approx(task_mean)
-        assert metrics["average_accuracy"]["sample_weighted"] == pytest.approx(np.mean(weighted))
-        assert metrics["average_accuracy"]["task_mean"] == pytest.approx(np.mean(task_mean))
-        assert metrics["last_accuracy"]["sample_weighted"] == pytest.approx(weighted[-1])
-        assert metrics["last_accuracy"]["task_mean"] == pytest.approx(task_mean[-1])
-        drops = [max(row[task] for row in matrix[task:]) - matrix[-1][task] for task in range(len(sizes) - 1)]
-        assert metrics["forgetting"] == pytest.approx(np.mean(drops))
-        assert metrics["matrix"] == [pytest.approx(row) for row in matrix]
-        learnt = [row[-1] for row in matrix]
-        assert metrics["learning_accuracy"] == pytest.approx(np.mean(learnt))
-        changes = [last - first for first, last in zip(learnt[:-1], matrix[-1], strict=False)]
-        assert metrics["backward_transfer"] == pytest.approx(np.mean(changes))
+        metrics = found["metrics"]
+        assert_accuracies(metrics, weighted, matrix)
         assert metrics["task_known"]["after_each_task"]["sample_weighted"] == pytest.approx(within)
         assert metrics["calibration"]["after_each_task"] == pytest.approx(errors, abs=1e-4)
-        reliability = metrics["calibration"]["reliability"]
-        assert sum(each["images"] for each in reliability) == len(labels)
-        hits = sum(each["images"] * each["accuracy"] for each in reliability if each["images"]) / len(labels)
-        assert hits == pytest.approx(weighted[-1])
+        assert_reliability(metrics["calibration"]["reliability"], len(labels), weighted[-1])
         if detected:
             area, known_first, strangers_first = np.mean(detected, axis=0)
             assert metrics["unknown_detection"]["auroc"] == pytest.approx(area)
@@ -90,15 +69,52 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
         else:
             gains = [forward_gain(predictions, labels, task, starts, ends) for task in range(1, len(sizes))]
             assert metrics["forward_transfer"]["mean"] == pytest.approx(np.mean([g for g in gains if g is not None]))
-        wrong = confusion_matrix(labels, prediction, labels=range(ends[-1]))
-        np.fill_diagonal(wrong, 0)
-        order = results["data"]["class_order"]
-        for truth, answer, times in metrics["most_confused"]:
-            assert wrong[order.index(truth), order.index(answer)] == times
-        assert [times for *_, times in metrics["most_confused"]] == sorted(wrong[wrong > 0], reverse=True)[:10]
+        assert_confusions(metrics["most_confused"], labels, prediction, results["data"]["class_order"])
     assert set(predictions) <= used
 
 
+def assert_answers(prediction, confidence, images, classes):
+    assert prediction.shape == confidence.shape == (images,)
+    assert prediction.max() < classes
+    assert ((1 / classes - 1e-6 <= confidence) & (confidence <= 1 + 1e-6)).all()
+
+
+def assert_within_tasks(known, prediction, seen, ends):
+    task, answered, of_image = (np.searchsorted(ends, each, "right") for each in (known, prediction, seen))
+    assert (task == of_image).all()
+    assert (known == prediction)[task == answered].all()
+
+
+def assert_accuracies(metrics, weighted, matrix):
+    task_mean, tasks = [np.mean(row) for row in matrix], len(matrix)
+    for kind, values in (("sample_weighted", weighted), ("task_mean", task_mean)):
+        assert metrics["after_each_task"][kind] == pytest.approx(values)
+        assert metrics["average_accuracy"][kind] == pytest.approx(np.mean(values))
+        assert metrics["last_accuracy"][kind] == pytest.approx(values[-1])
+    drops = [max(row[task] for row in matrix[task:]) - matrix[-1][task] for task in range(tasks - 1)]
+    assert metrics["forgetting"] == pytest.approx(np.mean(drops))
+    assert metrics["matrix"] == [pytest.approx(row) for row in matrix]
+    learnt = [row[-1] for row in matrix]
+    assert metrics["learning_accuracy"] == pytest.approx(np.mean(learnt))
+    changes = [last - first for first, last in zip(learnt[:-1], matrix[-1], strict=False)]
+    assert metrics["backward_transfer"] == pytest.approx(np.mean(changes))
+
+
+def assert_reliability(reliability, images, accuracy):
+    assert sum(each["images"] for each in reliability) == images
+    hits = sum(each["images"] * each["accuracy"] for each in reliability if each["images"]) / images
+    assert hits == pytest.approx(accuracy)
+
+
+def assert_confusions(most_confused, labels, prediction, order):
+    wrong = confusion_matrix(labels, prediction, labels=range(len(order)))
+    np.fill_diagonal(wrong, 0)
+    for truth, answer, times in most_confused:
+        assert wrong[order.index(truth), order.index(answer)] == times
+    assert [times for *_, times in most_confused] == sorted(wrong[wrong > 0], reverse=True)[:10]
+
+
+STORED = ("prediction", "confidence", "unknown", "prediction within task", "strangers")
 NEXT = ("next task", "next task, pretrained")
 
 

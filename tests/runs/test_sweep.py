@@ -106,7 +106,7 @@ def test_shards_share_the_cells_and_keep_trunks_together(count):
 
 @pytest.mark.parametrize(("number", "count"), [(0, 2), (3, 2), (1, 0)])
 def test_a_shard_that_is_not_there(number, count):
-    with pytest.raises(LcaError, match=f"came {number}/{count}"):
+    with pytest.raises(LcaError, match=f"got {number}/{count}"):
         shard(expand(small()), number, count)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lca.errors import LcaError
-from lca.tuning.lora import Lora, LoraLinear, LoraOptions, read_peft, write_peft
+from lca.tuning.lora import Lora, LoraLinear, LoraOptions, read_peft
 
 VIEWS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 TARGETS = [("qkv",), ("qkv", "fc1", "fc2"), ("proj",)]
@@ -52,7 +52,7 @@ def test_outputs_equal_the_peft_library(make_vit, targets, kind):
 def test_peft_reads_what_we_write(make_vit, tmp_path, targets):
     vit = make_vit()
     tuner = attached(vit, targets=targets)
-    write_peft(tmp_path, tuner.tensors(), tuner.options)
+    tuner.write_adapter(tmp_path)
     theirs = peft.PeftModel.from_pretrained(make_vit(), str(tmp_path)).eval()
     torch.testing.assert_close(features(vit), features(theirs.base_model.model), rtol=1e-4, atol=1e-5)
     adapted = {name.rpartition(".lora_A")[0] for name, _ in theirs.named_parameters() if ".lora_A" in name}
@@ -78,7 +78,7 @@ def test_we_read_what_peft_writes(make_vit, tmp_path, targets):
 
 def test_what_we_write_we_read(make_vit, tmp_path):
     tuner = attached(make_vit(), targets=("fc2", "qkv"), dropout=0.5)
-    write_peft(tmp_path, tuner.tensors(), tuner.options)
+    tuner.write_adapter(tmp_path)
     tensors, options = read_peft(tmp_path)
     assert options == tuner.options
     assert all(torch.equal(tensors[name], each) for name, each in tuner.tensors().items())

@@ -106,11 +106,11 @@ def test_the_initial_spread(make_vit, kind):
 
 
 def test_other_attentions_are_refused(make_vit):
-    for changes, came in (
+    for changes, given in (
         ({"attn_layer": "diff"}, "DiffAttention"),
         ({"block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "ParallelScalingBlock"),
     ):
-        with pytest.raises(LcaError, match=f"prefixes need timm's plain Attention, came {came}"):
+        with pytest.raises(LcaError, match=f"prefixes need timm's plain Attention, got {given}"):
             attached(Prefix, make_vit(**changes), layers=(0,))
 
 

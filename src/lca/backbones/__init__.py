@@ -108,9 +108,7 @@ def input_size(name: str) -> int | None:
 
 def untrained(name: str) -> VisionTransformer:
     """The transformer of that name with random weights and without any download: to count with, not to use."""
-    if name in embedded_names():
-        return _embedded(name)[0]
-    return _timm_model(name, download=False)[0]
+    return _embedded(name)[0] if name in embedded_names() else _timm_model(name, download=False)[0]
 
 
 def _card(name: str) -> Any:
@@ -153,12 +151,7 @@ def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str,
             "give a local file: backbone.weights=PATH.safetensors"
         ) from error
     card = vit.pretrained_cfg
-    return vit, {
-        "size": card["input_size"][-1],
-        "mean": card["mean"],
-        "std": card["std"],
-        "interpolation": card["interpolation"],
-    }
+    return vit, {"size": card["input_size"][-1], **{key: card[key] for key in ("mean", "std", "interpolation")}}
 
 
 def _fill(vit: VisionTransformer, stored: Part, what: str) -> None:

@@ -6,33 +6,93 @@ import contextlib
 import logging
 import os
 import sys
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from lca.cli import cache, datasets, diagnosis, lists, metrics, models, report, results, robustness, runs, ship, theory
-from lca.cli.common import INPUT_OUTPUT, READER_GONE
+import lca
+from lca.cli import datasets, diagnosis, lists, models, report, results, robustness, runs, ship, theory
+from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph
 from lca.errors import LcaError
 
+VERBS: dict[str, dict[str, Any]] = {
+    "Teach and use": {
+        "learn": models.learn_command,
+        "predict": models.predict_command,
+        "evaluate": models.evaluate_command,
+        "info": models.info_command,
+        "forget": models.forget_command,
+    },
+    "Ship": {"export": ship.export_command, "push": ship.push_command, "pull": ship.pull_command},
+    "Experiments": {
+        "run": runs.run_command,
+        "sweep": runs.sweep_command,
+        "watch": report.watch_command,
+        "merge": results.merge_command,
+    },
+    "Results": {
+        "show": results.show_command,
+        "metrics": results.metrics_command,
+        "report": report.report_command,
+        "robustness": robustness.robustness_command,
+    },
+    "Data and lists": {
+        "datasets": datasets.datasets,
+        "cache": datasets.cache_command,
+        "recipes": lists.recipes_command,
+        "methods": lists.methods_command,
+        "tuners": lists.tuners_command,
+        "operators": lists.operators_command,
+        "backbones": lists.backbones_command,
+    },
+    "Paper": {"theory": theory.theory_command, "diagnose": diagnosis.diagnose_command},
+}
+"""The groups of the help and the verbs in each: functions, or apps with verbs of their own."""
+
+
+class Grouped(TyperGroup):
+    """Help with a section for every group. typer's own needs rich, which would read what stands in square brackets in
+    the examples as markup."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel, verbs in VERBS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, first_paragraph(self.commands[name].help)) for name in verbs])
+
+
 app = typer.Typer(
-    help="A classifier that keeps learning: Incremental Merging and Local Classifier Alignment.",
+    cls=Grouped,
     no_args_is_help=True,
     add_completion=True,
-    rich_markup_mode=None,  # it would swallow what stands in square brackets in the examples
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-models.add_to(app)
-runs.add_to(app)
-results.add_to(app)
-metrics.add_to(app)
-report.add_to(app)
-ship.add_to(app)
-datasets.add_to(app)
-lists.add_to(app)
-robustness.add_to(app)
-theory.add_to(app)
-diagnosis.add_to(app)
-cache.add_to(app)
+for panel, verbs in VERBS.items():
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(verb)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"lca {lca.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def lca_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A classifier that keeps learning: Incremental Merging and Local Classifier Alignment.
+
+    `lca VERB --help` has examples of every verb.
+    """
 
 
 def main() -> None:

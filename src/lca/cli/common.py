@@ -1,5 +1,8 @@
 """What the verbs share: exit codes, options, and the look whether a folder is a model."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +28,18 @@ def check_model(model: Path) -> None:
             raise LcaError(f"{model} is the folder of a run; its last model is {inside[-1]}")
         what = "is no model: it holds no state.json" if model.exists() else "does not exist"
         raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")
+
+
+@contextmanager
+def interruptible(outcome: str) -> Iterator[None]:
+    """Ctrl-C ends a verb with its exit code, and with what became of the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; {outcome}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def first_paragraph(text: str | None) -> str:
+    """What a docstring says first, on one line."""
+    return " ".join((text or "").strip().partition("\n\n")[0].split())

@@ -1,12 +1,13 @@
-"""Verbs for data sets: list them, get them, verify them."""
+"""Verbs for data sets: list them, get them, verify them; and for the decoded images that are kept on disk."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lca.cli.common import SOME_FAILED, Quiet
-from lca.cli.lists import entry, summary
+from lca.cli.common import SOME_FAILED, Quiet, first_paragraph
+from lca.cli.lists import entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,11 +18,6 @@ Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for ex
 Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
 
 datasets = typer.Typer(rich_markup_mode=None)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.add_typer(datasets, name="datasets")
 
 
 @datasets.callback(invoke_without_command=True)
@@ -46,7 +42,7 @@ def list_command(context: typer.Context) -> None:
         from lca.data.sources import sources
 
         for name in sources:
-            entry(name, summary(sources[name]))
+            entry(name, first_paragraph(sources[name].__doc__))
 
 
 @datasets.command("get")
@@ -110,6 +106,35 @@ def verify_command(
 
     benchmark_card(name)
     _tell(verify(name, place(name, str(path or ""), "`verify NAME PATH`"), split, choose_progress(quiet), images))
+
+
+def cache_command(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
+) -> None:
+    """Show the decoded images that are kept on disk, so that large sets are decoded once.
+
+    They lie in $LCA_CACHE (by default `lca/images` in your cache folder) and take at most $LCA_CACHE_GB gigabytes (by
+    default 20; 0 keeps none). The least recently used go first.
+
+    Examples:
+
+      lca cache
+
+      lca cache --clear
+    """
+    from lca.data import cache
+
+    if clear:
+        print(f"{cache.clear() / 1e6:.1f} MB removed from {cache.folder()}")
+        return
+    entries = cache.entries()
+    for kept in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.used))
+        print(f"{kept.path.name[:12]}  {kept.images:>8} images  {kept.bytes / 1e6:>10.1f} MB  used {used}")
+    if unfinished := cache.unfinished():
+        print(f"{unfinished / 1e6:.1f} MB half-written, now or by a process that was killed; that goes after a day")
+    total = sum(kept.bytes for kept in entries)
+    print(f"{len(entries)} set(s), {total / 1e6:.1f} MB of at most {cache.limit() / 1e9:g} GB, in {cache.folder()}")
 
 
 def _tell(findings: "Iterable[Finding]") -> None:

@@ -8,11 +8,6 @@ import typer
 from lca.cli.measured import Shared, takes_runs
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb."""
-    app.command("diagnose")(diagnose_command)
-
-
 @takes_runs
 def diagnose_command(
     shared: Shared,

@@ -1,18 +1,15 @@
 """Verbs that list what there is: methods, tuners, operators, backbones, recipes (and `datasets`, in datasets.py)."""
 
 import ast
-import copy
 import inspect
 import itertools
 import textwrap
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from timm.models import VisionTransformer
+from lca.cli.common import first_paragraph
 
 SUGGESTED = {
     "vit_small_patch16_224.augreg_in21k_ft_in1k": "a good start for photos",
@@ -23,15 +20,6 @@ SUGGESTED = {
 }
 
 DEFAULT_BACKBONE = "vit_pico_patch8_64"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("methods")(methods_command)
-    app.command("tuners")(tuners_command)
-    app.command("operators")(operators_command)
-    app.command("backbones")(backbones_command)
-    app.command("recipes")(recipes_command)
 
 
 def methods_command(
@@ -55,12 +43,15 @@ def methods_command(
 
       lca run ease --set data.source=folder:photos
     """
+    from lca.instruments.costs import stored_bytes
     from lca.methods import methods
 
     for name in [*methods] if method is None else [method]:
         info = methods[name].info
         needs = "Needs all images at once" if info.needs_all_data else "Keeps no images"
-        costs = f"Passes through the transformer per answer: {info.passes}. {_stored(name, backbone, images)}"
+        costs = (
+            f"Passes through the transformer per answer: {info.passes}. {_stored(stored_bytes(name, backbone, images))}"
+        )
         entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {costs}")
     if method is not None:
         print()
@@ -87,40 +78,11 @@ def _described(options: type, key: str) -> str:
     return ""
 
 
-def _stored(method: str, backbone: str, images: int) -> str:
-    """What a method stores with its default options."""
-    import torch
-
-    from lca.backbones import Backbone
-    from lca.data.views import AugmentOptions, Preprocessing
-    from lca.device import Compute
-    from lca.features import FeatureExtractor
-    from lca.methods import methods
-    from lca.progress import Progress
-    from lca.recipe import validate_recipe
-    from lca.training.setting import Setting
-
-    recipe, nothing, unit = validate_recipe({"method": method}), torch.device("meta"), (1.0, 1.0, 1.0)
-    shape = Backbone(copy.deepcopy(_shape(backbone)), Preprocessing(224, unit, unit, "bicubic"), backbone, "")
-    extractor = FeatureExtractor(shape, recipe.tuning, 0, Compute(nothing))
-    setting = Setting(extractor, recipe.training, AugmentOptions(), 0, Progress())
-    count = methods[method](setting, recipe.method).expected_bytes
-    now, class_more, task_more = count(10, 100, images), count(10, 110, images), count(11, 110, images)
-    if now is None or class_more is None or task_more is None:
+def _stored(counted: tuple[int, int, int] | None) -> str:
+    if counted is None:
         return "What it stores depends on the images."
-    per_class = (class_more - now) // 10
-    return f"Stores {_size(per_class)} a class, {_size(task_more - class_more)} a task, {_size(now)} in all."
-
-
-@cache
-def _shape(backbone: str) -> "VisionTransformer":
-    """A transformer without values."""
-    import torch
-
-    from lca.backbones import untrained
-
-    with torch.device("meta"):
-        return untrained(backbone)
+    per_class, per_task, together = map(_size, counted)
+    return f"Stores {per_class} a class, {per_task} a task, {together} in all."
 
 
 def _plain(value: Any) -> str:
@@ -160,24 +122,17 @@ def tuners_command(
     from lca.tuning import tuners
 
     for name in tuners:
-        trained = "" if backbone is None else f" {_trained(name, backbone):,} parameters by default."
-        entry(name, summary(tuners[name]) + trained)
+        trained = ""
+        if backbone is not None:
+            from lca.instruments.costs import trained_parameters
+
+            trained = f" {trained_parameters(name, backbone):,} parameters by default."
+        entry(name, first_paragraph(tuners[name].__doc__) + trained)
     entry(
         "peft:NAME",
         "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
         'Needs `pip install "lca[peft]"`.',
     )
-
-
-def _trained(tuner: str, backbone: str) -> int:
-    """How many parameters a tuner trains with its default options."""
-    import torch
-
-    from lca.tuning import tuners
-
-    attached = tuners[tuner](tuners[tuner].Options(name=tuner))
-    attached.attach(copy.deepcopy(_shape(backbone)), torch.Generator())
-    return sum(parameter.numel() for parameter in attached.parameters().values())
 
 
 def operators_command() -> None:
@@ -192,7 +147,7 @@ def operators_command() -> None:
     from lca.merging.operators import operators
 
     for name in operators:
-        entry(name, summary(operators[name]))
+        entry(name, first_paragraph(operators[name].__doc__))
 
 
 def backbones_command(
@@ -242,11 +197,6 @@ def recipes_command() -> None:
 
     for name in recipe_names():
         entry(name, recipe_summary(name))
-
-
-def summary(thing: Any) -> str:
-    """The first paragraph of a docstring."""
-    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 def entry(name: str, text: str) -> None:

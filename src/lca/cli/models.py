@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lca.cli.common import INTERRUPTED, SOME_FAILED, Overrides, Quiet, check_model
+from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 
@@ -41,15 +41,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CHUNK = 64
 """Images that are read and answered at a time: a folder of any size fits."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("learn")(learn_command)
-    app.command("predict")(predict_command)
-    app.command("evaluate")(evaluate_command)
-    app.command("info")(info_command)
-    app.command("forget")(forget_command)
 
 
 def learn_command(
@@ -238,9 +229,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print(f"  called unknown    {facts['strangers_called_unknown']:.1f} %")
     if facts["by_class"]:
         print("\nright of all, by class")
-        width = max(len(name) for name in facts["by_class"])
-        for name, (right, total) in facts["by_class"].items():
-            print(f"  {name:<{width}}  {right} of {total}")
+        _print_columns([name, f"{right} of {total}"] for name, (right, total) in facts["by_class"].items())
     if facts["confusions"]:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
@@ -272,19 +261,13 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     print(f"backbone {backbone['name']} at {backbone['input']} px, {'carried along' if carried else 'not carried'}")
     print(f"         SHA-256 {backbone['sha256']}")
     print("\nclasses and the images they were learnt from")
-    width = max((len(name) for name in facts["classes"]), default=0)
-    for name, count in facts["classes"].items():
-        print(f"  {name:<{width}}  {count}")
+    _print_columns([name, str(count)] for name, count in facts["classes"].items())
     print("\nhistory")
-    rows = [list(HISTORY), *history_rows(facts)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(HISTORY))]
-    for row in rows:
-        print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    _print_columns([HISTORY, *history_rows(facts)])
     temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
     print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
-    for part, size in sizes.items():
-        print(f"  {part:<{max(len(name) for name in sizes)}}  {size:>12,}")
+    _print_columns([part, f"{size:>12,}"] for part, size in sizes.items())
 
 
 def forget_command(
@@ -326,19 +309,14 @@ def _changing(model: Path) -> Iterator[bool]:
         foreign = [path.name for path in model.iterdir() if not path.name.startswith(".") and not is_part(path)]
         if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
-    known = has_state(model)
-    try:
-        with hold(model, f"another process is changing {model}; wait for it to finish"):
-            known = has_state(model)
-            try:
-                yield known
-            finally:
-                if not has_state(model) and [path.name for path in model.iterdir()] == [".lock"]:
-                    (model / ".lock").unlink()
-                    model.rmdir()
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; {model} {'is as it was' if known else 'was not made'}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    outcome = f"{model} {'is as it was' if has_state(model) else 'was not made'}"
+    with interruptible(outcome), hold(model, f"another process is changing {model}; wait for it to finish"):
+        try:
+            yield has_state(model)
+        finally:
+            if not has_state(model) and [path.name for path in model.iterdir()] == [".lock"]:
+                (model / ".lock").unlink()
+                model.rmdir()
 
 
 def load_model(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
@@ -387,6 +365,13 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
     print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}")
+
+
+def _print_columns(rows: Iterable[Sequence[str]]) -> None:
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

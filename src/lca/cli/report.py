@@ -9,12 +9,6 @@ from lca.cli.common import INTERRUPTED, Quiet
 from lca.errors import LcaError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("report")(report_command)
-    app.command("watch")(watch_command)
-
-
 def report_command(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, sweep folders or pack files.")],
     out: Annotated[

@@ -12,11 +12,6 @@ from lca.cli.models import AsJson, Device, Model, Weights
 from lca.errors import LcaError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb."""
-    app.command("robustness")(robustness_command)
-
-
 def robustness_command(
     model: Model,
     data: Annotated[

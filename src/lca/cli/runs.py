@@ -1,8 +1,8 @@
 """Verbs for runs: run, sweep."""
 
+import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +13,11 @@ from lca.errors import LcaError
 
 if TYPE_CHECKING:
     from lca.results.packs import Pack
+    from lca.runs.sweep import Cell
 
 BudgetText = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("run")(run_command)
-    app.command("sweep")(sweep_command)
 
 
 def run_command(
@@ -128,68 +123,37 @@ def sweep_command(
     """
     from lca.progress import choose_progress
     from lca.ranks import launched
-    from lca.recipe import merge_mappings, read_recipe
-    from lca.recipe_files import parse_override
     from lca.results.packs import Pack
     from lca.runs.budget import Budget
-    from lca.runs.sweep import expand, sweep
-    from lca.runs.sweep import shard as part_of
+    from lca.runs.sweep import read_sweep, sweep
 
     if launched() > 1:
         raise LcaError("torchrun is for `lca run`; a sweep has --workers for more processes")
-    content = read_recipe(recipe, overrides, scale)
-    name = content["name"] = str(content.get("name", Path(recipe).stem)) + (f"-{scale}" if scale else "")
-    for text in grid:
-        key, _, _ = text.partition("=")
-        value = parse_override(f"value={text.partition('=')[2]}")["value"]
-        content = merge_mappings(content, {"grid": {key: value if isinstance(value, list) else [value]}})
-    cells = expand(content, recipe)
-    only = None
-    if shard is not None:
-        number, slash, count = shard.partition("/")
-        if not slash or not number.isdigit() or not count.isdigit():
-            raise LcaError(f"--shard takes I/N, for example 1/4; came {shard!r}")
-        only = part_of(cells, int(number), int(count))
+    name, cells = read_sweep(recipe, overrides, grid, scale)
     folder = out or Path("runs") / name
-    limit, known = Budget.parse(budget), [Pack.read(path) for path in reuse]
-    with _helpers(workers - 1):
-        packed = _resumable(
-            lambda: sweep(
-                cells,
-                folder,
-                only=only,
-                reuse=known,
-                trunks=trunks,
-                budget=limit,
-                progress=choose_progress(quiet),
-            )
+    packed = _resumable(
+        lambda: sweep(
+            cells,
+            folder,
+            only=None if shard is None else _part(cells, shard),
+            reuse=[Pack.read(path) for path in reuse],
+            trunks=trunks,
+            budget=Budget.parse(budget),
+            progress=choose_progress(quiet),
+            workers=workers,
         )
-    if workers > 1:
-        packed = sweep(cells, folder, only=[])
-    failed = _show_pack(packed, folder, name)
-    if failed:
+    )
+    if _show_pack(packed, folder, name):
         raise typer.Exit(SOME_FAILED)
 
 
-@contextmanager
-def _helpers(count: int) -> Iterator[None]:
-    """So many processes with this command beside this one, which share its threads; they are waited for."""
-    import os
-    import subprocess
+def _part(cells: "list[Cell]", text: str) -> "list[Cell]":
+    from lca.runs.sweep import shard
 
-    import torch
-
-    threads = max(1, torch.get_num_threads() // (count + 1))
-    command = [sys.executable, "-m", "lca", *sys.argv[1:], "--workers", "1", "--quiet"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    helpers = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
-    if helpers:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        for helper in helpers:
-            helper.wait()
+    number, _, count = text.partition("/")
+    if not number.isdigit() or not count.isdigit():
+        raise LcaError(f"--shard takes I/N, for example 1/4; got {text!r}")
+    return shard(cells, int(number), int(count))
 
 
 def _resumable(work: Callable[[], Any]) -> Any:
@@ -197,7 +161,7 @@ def _resumable(work: Callable[[], Any]) -> Any:
     from lca.ranks import current
     from lca.runs.budget import BudgetSpent
 
-    again = "lca " + " ".join(_quoted(word) for word in sys.argv[1:])
+    again = shlex.join(["lca", *sys.argv[1:]])
 
     def say(text: str) -> None:
         if current().leads:
@@ -211,12 +175,6 @@ def _resumable(work: Callable[[], Any]) -> Any:
     except KeyboardInterrupt:
         say("\ninterrupted; at most the last few seconds will be done again.")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
 
 
 def _show_pack(pack: "Pack", folder: Path, title: str) -> int:

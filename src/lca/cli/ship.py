@@ -1,25 +1,15 @@
 """Verbs that give a model away or fetch one: export, push, pull."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lca.cli.common import INTERRUPTED, Quiet, check_model
-from lca.cli.models import Model, Weights
+from lca.cli.common import Quiet, check_model, interruptible
+from lca.cli.models import Branch, Model, Weights, load_model
 from lca.errors import LcaError
 
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs."""
-    app.command("export")(export_command)
-    app.command("push")(push_command)
-    app.command("pull")(pull_command)
 
 
 def export_command(
@@ -33,9 +23,7 @@ def export_command(
     as_peft: Annotated[
         bool, typer.Option("--peft", help="A folder for the peft library (MODEL-peft); for lora and peft:NAME tuning.")
     ] = False,
-    branch: Annotated[
-        str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
-    ] = None,
+    branch: Branch = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite also what is no earlier export.")] = False,
     weights: Weights = None,
     quiet: Quiet = False,
@@ -55,34 +43,28 @@ def export_command(
     """
     from lca.progress import choose_progress
 
-    place = model.absolute()
-    targets = {
-        "onnx": (as_onnx, place.with_name(f"{place.name}.onnx")),
-        "torch": (as_torch, place.with_name(f"{place.name}.pt2")),
-        "peft": (as_peft, place.with_name(f"{place.name}-peft")),
-    }
-    chosen = {kind: usual for kind, (asked, usual) in targets.items() if asked}
+    targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
+    chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
     if not chosen:
         raise LcaError("say what to export: --onnx, --torch or --peft")
     if path is not None and len(chosen) > 1:
         raise LcaError(f"{path} can be one file only; give one of --{' or --'.join(chosen)}, or leave the path out")
     check_model(model)
     progress = choose_progress(quiet)
-    with _interruptible("nothing was changed by what was not finished"):
-        from lca.classifier import ContinualClassifier
+    with interruptible("nothing was changed by what was not finished"):
+        progress.line(f"reading {model}")
+        learner = load_model(model, "cpu", weights, progress)
         from lca.models.export import export_onnx, export_peft, export_torch
 
-        progress.line(f"reading {model}")
-        learner = ContinualClassifier.load(model, device="cpu", weights=weights, progress=progress)
-        for kind, usual in chosen.items():
-            target = path or _short(usual)
+        for kind, ending in chosen.items():
+            beside = model.absolute().with_name(f"{model.absolute().name}{ending}")
+            target = path or (beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
             progress.line(f"writing {target}; with a large backbone this takes a while")
-            if kind == "onnx":
-                about = export_onnx(learner, target, branch=branch, overwrite=force)
-            elif kind == "torch":
-                about = export_torch(learner, target, branch=branch, overwrite=force)
-            else:
+            if kind == "peft":
                 about = export_peft(learner, target, overwrite=force)
+            else:
+                write = export_onnx if kind == "onnx" else export_torch
+                about = write(learner, target, branch=branch, overwrite=force)
             print(f"{target}: {len(learner.classes)} classes; {about} says how to use it")
 
 
@@ -110,7 +92,7 @@ def push_command(
     from lca.progress import choose_progress
 
     check_model(model)
-    with _interruptible("the repository holds the earlier version, or none"):
+    with interruptible("the repository holds the earlier version, or none"):
         print(push(model, repo, private=not public, message=message, progress=choose_progress(quiet)))
 
 
@@ -134,20 +116,6 @@ def pull_command(
     from lca.models.hub import pull
     from lca.progress import choose_progress
 
-    with _interruptible(f"{model} is as it was"):
+    with interruptible(f"{model} is as it was"):
         pull(repo, model, revision=revision, overwrite=force, progress=choose_progress(quiet))
     print(f"{model}: ask it with `lca predict {model} IMAGE`, or see `lca info {model}`")
-
-
-def _short(path: Path) -> Path:
-    """Relative to here where that is shorter."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-@contextmanager
-def _interruptible(outcome: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; {outcome}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None

@@ -8,12 +8,6 @@ import typer
 from lca.cli.measured import Shared, takes_runs
 from lca.errors import LcaError, nearest
 
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verb."""
-    app.command("theory")(theory_command)
-
-
 MEASURING = ("samples", "seed", "clip", "delta", "old_data", "add")
 """Options that what is only shown cannot follow."""
 

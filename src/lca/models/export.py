@@ -8,8 +8,8 @@ lies from the nearest class, as `Prediction.distance`. `docs/shipping.md` shows 
 import copy
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,14 +23,11 @@ from lca.data.views import Preprocessing
 from lca.device import versions
 from lca.errors import LcaError
 from lca.features import FeatureExtractor
-from lca.files import new_folder, read_json, save_tensors, write_json
+from lca.files import new_folder, read_json, write_json
 from lca.methods._base import Method
-from lca.methods._prompted import Prompted
 from lca.statistics.distances import FARTHEST, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.tuning.insertion import remove_insertions
-from lca.tuning.lora import LoraOptions, write_peft
-from lca.tuning.peft_library import PeftOptions, make_config
 
 OPSET = 18
 ONNX_LIMIT = 2**31
@@ -138,17 +135,12 @@ def export_onnx(
     model: ContinualClassifier, path: str | Path, *, branch: str | None = None, overwrite: bool = False
 ) -> Path:
     """Write the model as one ONNX file for batches of any size, and its JSON beside it; returns the JSON's path."""
-    path = _target(path, ".onnx", overwrite)
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise LcaError(f'ONNX needs other packages ({error}): pip install "lca[onnx]"') from error
-    module = deployed(model, branch)
-    about = _about(model, module)
-    if (size := sum(tensor.nbytes for tensor in module.state_dict().values())) >= ONNX_LIMIT:
-        raise LcaError(f"the weights take {size / 1e9:.1f} GB, and one ONNX file holds 2; export with --torch instead")
-    with _quietly():
+
+    def convert(module: Deployed, about: dict[str, Any]) -> Callable[[Path], None]:
+        if (size := sum(tensor.nbytes for tensor in module.state_dict().values())) >= ONNX_LIMIT:
+            raise LcaError(
+                f"the weights take {size / 1e9:.1f} GB, and one ONNX file holds 2; export with --torch instead"
+            )
         program = torch.onnx.export(
             module,
             (_example(module),),
@@ -159,10 +151,17 @@ def export_onnx(
             output_names=module.outputs,
             verbose=False,
         )
-    assert program is not None
-    program.model.producer_name, program.model.producer_version = "lca", about["versions"]["lca"]
-    program.model.metadata_props.update({key: json.dumps(each, ensure_ascii=False) for key, each in about.items()})
-    return _write(path, lambda file: program.save(str(file), external_data=False), about)
+        assert program is not None
+        program.model.producer_name, program.model.producer_version = "lca", about["versions"]["lca"]
+        program.model.metadata_props.update({key: json.dumps(each, ensure_ascii=False) for key, each in about.items()})
+        return lambda file: program.save(str(file), external_data=False)
+
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise LcaError(f'ONNX needs other packages ({error}): pip install "lca[onnx]"') from error
+    return _export(model, Path(path), ".onnx", branch, overwrite, convert)
 
 
 def export_torch(
@@ -170,13 +169,45 @@ def export_torch(
 ) -> Path:
     """Write the model with torch.export, for batches of any size, and its JSON beside it (also inside, as
     `lca.json`); returns the JSON's path."""
-    path = _target(path, ".pt2", overwrite)
+
+    def convert(module: Deployed, about: dict[str, Any]) -> Callable[[Path], None]:
+        program = torch.export.export(module, (_example(module),), dynamic_shapes=_ANY_BATCH)
+        inside = {"lca.json": json.dumps(about, ensure_ascii=False)}
+        return lambda file: torch.export.save(program, file, extra_files=inside)
+
+    return _export(model, Path(path), ".pt2", branch, overwrite, convert)
+
+
+def _export(
+    model: ContinualClassifier,
+    path: Path,
+    suffix: str,
+    branch: str | None,
+    overwrite: bool,
+    convert: Callable[[Deployed, dict[str, Any]], Callable[[Path], None]],
+) -> Path:
+    """Write one file beside its place and rename it, then its JSON. `convert` gives what writes the file."""
+    sidecar = path.with_name(f"{path.name}.json")
+    if path.suffix != suffix:
+        raise LcaError(f"the file must be named *{suffix}, got {path}")
+    if path.is_dir():
+        raise LcaError(f"{path} is a folder; expected the name of a file")
+    if not overwrite and not _is_ours(sidecar) and (there := [each for each in (path, sidecar) if each.exists()]):
+        raise LcaError(f"{there[0]} exists and was not made by lca export; choose another name, or use --force")
     module = deployed(model, branch)
     about = _about(model, module)
-    with _quietly():
-        program = torch.export.export(module, (_example(module),), dynamic_shapes=_ANY_BATCH)
-    inside = {"lca.json": json.dumps(about, ensure_ascii=False)}
-    return _write(path, lambda file: torch.export.save(program, file, extra_files=inside), about)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the exporters', which are for those who write them
+        write = convert(module, about)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
+            write(Path(beside) / path.name)
+            (Path(beside) / path.name).replace(path)
+    except OSError as error:
+        raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
+    write_json(sidecar, about)
+    return sidecar
 
 
 def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -184,39 +215,27 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
 
     It gives the backbone's tuned features; heads, class statistics and the feature norm are no part of an adapter.
     """
-    options, folder = model.recipe.tuning, Path(folder)
-    if not isinstance(options, LoraOptions | PeftOptions):
-        raise LcaError(
-            f"the tuning is {options.name!r}, which the peft library does not know; it can take over lora and "
-            "peft:NAME. --onnx and --torch export every model"
-        )
+    folder = Path(folder)
     if model.method.feature_parts() != [""]:
         raise LcaError(
             f"method {model.recipe.method.name!r} makes its features of several passes, which one adapter cannot give; "
             "--onnx and --torch export every model"
         )
-    ours = _is_ours(folder / "lca.json")
-    if folder.exists() and not (overwrite or ours) and (not folder.is_dir() or any(folder.iterdir())):
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not (overwrite or empty or _is_ours(folder / "lca.json")):
         raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
-    about = _about(model) | {"not_included": ["heads", "class statistics", "temperature"]}
-    if model.extractor.norm is not None:
-        about["not_included"] += ["feature norm"]
-    if not folder.exists():
-        with new_folder(folder) as beside:
-            _write_adapter(beside, model.extractor, options)
-            write_json(beside / "lca.json", about)
-    else:
-        _write_adapter(folder, model.extractor, options)
-        write_json(folder / "lca.json", about)
+    left_out = ["heads", "class statistics", "temperature", *["feature norm"] * (model.extractor.norm is not None)]
+    with nullcontext(folder) if folder.exists() else new_folder(folder) as place:
+        model.extractor.tuner.write_adapter(place)
+        write_json(place / "lca.json", _about(model) | {"not_included": left_out})
     return folder / "lca.json"
 
 
 def _twin(model: ContinualClassifier) -> ContinualClassifier:
     """An independent copy on the CPU in float32, made of the model's state."""
     extractor = copy.deepcopy(model.extractor)
-    if isinstance(model.method, Prompted):
-        remove_insertions(extractor.vit)
     extractor.tuner.detach()
+    remove_insertions(extractor.vit)  # the prompts of methods that bring some of their own
     recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
     twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
     twin.load_state(model.state())
@@ -225,15 +244,11 @@ def _twin(model: ContinualClassifier) -> ContinualClassifier:
 
 def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:
     """What the user of an exported file needs to know."""
-    scaling = model.backbone.preprocessing
+    backbone, scaling = model.backbone, model.backbone.preprocessing
     about: dict[str, Any] = {
         "format": FORMAT,
         "classes": model.classes,
-        "backbone": {
-            "name": model.backbone.name,
-            "sha256": model.backbone.fingerprint,
-            "licence": model.backbone.licence,
-        },
+        "backbone": {"name": backbone.name, "sha256": backbone.fingerprint, "licence": backbone.licence},
         "tuning": model.recipe.tuning.name,
         "method": model.recipe.method.name,
         "versions": versions(),
@@ -265,62 +280,9 @@ def _example(module: Deployed) -> Tensor:
 _ANY_BATCH = {"images": {0: torch.export.Dim("n")}}
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporters' warnings, which are for those who write them."""
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _sidecar(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
-
-
-def _target(path: str | Path, suffix: str, overwrite: bool) -> Path:
-    """The path to write, if it may be: it is new, an earlier export, or to be overwritten."""
-    path = Path(path)
-    if path.suffix != suffix:
-        raise LcaError(f"the file must be named *{suffix}, came {path}")
-    if path.is_dir():
-        raise LcaError(f"{path} is a folder; expected the name of a file")
-    there = [each for each in (path, _sidecar(path)) if each.exists()]
-    if there and not overwrite and not _is_ours(_sidecar(path)):
-        raise LcaError(f"{there[0]} exists and was not made by lca export; choose another name, or use --force")
-    return path
-
-
 def _is_ours(sidecar: Path) -> bool:
     try:
         content = read_json(sidecar)
     except (LcaError, OSError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-def _write(path: Path, write: Callable[[Path], None], about: dict[str, Any]) -> Path:
-    """Write a file beside and rename it, then its JSON."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
-            file = Path(beside) / path.name
-            write(file)
-            file.replace(path)
-    except OSError as error:
-        raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
-    write_json(_sidecar(path), about)
-    return _sidecar(path)
-
-
-def _write_adapter(folder: Path, extractor: FeatureExtractor, options: LoraOptions | PeftOptions) -> None:
-    if isinstance(options, LoraOptions):
-        write_peft(folder, extractor.tuner.tensors(), options)
-        return
-    from peft import get_peft_model_state_dict
-
-    config = make_config(options)
-    config.inference_mode = True
-    config.save_pretrained(str(folder))
-    tensors = get_peft_model_state_dict(extractor.vit)
-    renamed = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
-    save_tensors(folder / "adapter_model.safetensors", renamed)

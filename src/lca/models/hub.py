@@ -5,11 +5,10 @@ The hub's own client does the work; who you are it takes from `hf auth login` or
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from glob import escape
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import lca
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD = "README.md"
+HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
+"""What the hub's client has been built on."""
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
@@ -82,23 +83,15 @@ def pull(
     known = has_state(folder)
     if known and not overwrite:
         raise LcaError(f"{folder} holds a model already; choose another name, or use --force to replace it")
-    if not known and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LcaError(f"{folder} exists and is no model; choose another name")
-    if not known:
-        if folder.exists():
-            folder.rmdir()
-        with new_folder(folder.absolute()) as beside:
-            _download(api, repo, beside, revision, progress)
-        return
-    with (
-        hold(folder, f"another process is changing {folder}; wait for it to finish"),
-        TemporaryDirectory(
-            prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=folder.absolute().parent
-        ) as temporary,
-    ):
-        beside = Path(temporary)
+    if not known and folder.exists():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise LcaError(f"{folder} exists and is no model; choose another name")
+        folder.rmdir()
+    busy = f"another process is changing {folder}; wait for it to finish"
+    with hold(folder, busy) if known else nullcontext(), new_folder(folder.absolute()) as beside:
         _download(api, repo, beside, revision, progress)
-        _replace(folder, beside)
+        if known:
+            _replace(folder, beside)
 
 
 def _client(token: str | None, endpoint: str | None) -> "HfApi":
@@ -167,49 +160,46 @@ def _bars(progress: Progress) -> Iterator[None]:
 @contextmanager
 def _explained(repo: str, revision: str | None = None) -> Iterator[None]:
     """The client's errors in one line, with what to do."""
-    from huggingface_hub import errors
-
     try:
         yield
     except LcaError:
         raise
-    except errors.HFValidationError:
-        raise LcaError(
-            f"{repo!r} is no name of a repository; expected NAME or OWNER/NAME, for example anna/flowers"
-        ) from None
-    except errors.GatedRepoError:
-        raise LcaError(f"{repo} is gated: ask for access on its page, then {LOG_IN}") from None
-    except errors.RevisionNotFoundError:
-        raise LcaError(f"{repo} has no revision {revision!r}; give a branch, a tag or a commit") from None
-    except errors.RepositoryNotFoundError:
-        raise LcaError(f"there is no repository {repo}, or it is private: check the name, or {LOG_IN}") from None
-    except errors.HfHubHTTPError as error:
+    except Exception as error:
+        if (remedy := _remedy(error, repo, revision)) is None:
+            raise
+        raise LcaError(remedy) from error
+
+
+def _remedy(error: Exception, repo: str, revision: str | None) -> str | None:
+    from huggingface_hub import errors
+
+    known = (  # the first that fits: some are kinds of others
+        (errors.HFValidationError, f"{repo!r} is no name of a repository; expected NAME or OWNER/NAME: anna/flowers"),
+        (errors.GatedRepoError, f"{repo} is gated: ask for access on its page, then {LOG_IN}"),
+        (errors.RevisionNotFoundError, f"{repo} has no revision {revision!r}; give a branch, a tag or a commit"),
+        (
+            errors.RepositoryNotFoundError,
+            f"there is no repository {repo}, or it is private: check the name, or {LOG_IN}",
+        ),
+    )
+    for kind, text in known:
+        if isinstance(error, kind):
+            return text
+    if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code
         if status in (401, 403):
-            raise LcaError(
-                f"the hub refuses access to {repo} ({status}): {LOG_IN}, with a token that may write"
-            ) from None
-        raise LcaError(f"the hub answered {status} for {repo}: {_first_line(error)}; try again later") from error
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None and not _of_network(cause):
-            cause = cause.__cause__
-        if not _of_network(cause):
-            raise
-        raise LcaError(
-            f"the hub cannot be reached ({_first_line(cause)}); check the network, and HF_ENDPOINT and HF_HUB_OFFLINE "
-            "if you set them"
-        ) from error
-
-
-def _of_network(error: BaseException) -> bool:
-    """The client has changed its HTTP library more than once."""
-    return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.split(".")[0] in (
-        "httpx",
-        "httpx2",
-        "httpcore",
-        "requests",
-        "urllib3",
+            return f"the hub refuses access to {repo} ({status}): {LOG_IN}, with a token that may write"
+        return f"the hub answered {status} for {repo}: {_first_line(error)}; try again later"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConnectionError | TimeoutError):
+        if type(cause).__module__.split(".")[0] in HTTP_LIBRARIES:
+            break
+        cause = cause.__cause__
+    if cause is None:
+        return None
+    return (
+        f"the hub cannot be reached ({_first_line(cause)}); check the network, and HF_ENDPOINT and HF_HUB_OFFLINE if "
+        "you set them"
     )
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 from lca.errors import BusyError, LcaError
 from lca.files import hash_json, hold, write_json
-from lca.progress import Progress
-from lca.recipe import Recipe, merge_mappings, validate_recipe
-from lca.recipe_files import nest
+from lca.progress import Progress, QuietProgress
+from lca.recipe import Recipe, merge_mappings, read_recipe, validate_recipe
+from lca.recipe_files import nest, parse_override
 from lca.results.folder import CellName, RunFiles, SweepFiles
 from lca.results.packs import Pack, SweepCell
 from lca.results.seeds import recipe_differences
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
+from lca.runs.workers import beside
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,20 @@ class Cell:
     def folder(self) -> CellName:
         """The name of its folder."""
         return CellName(self.label, self.recipe.seed, self.key)
+
+
+def read_sweep(
+    recipe: str, overrides: Iterable[str] = (), grid: Iterable[str] = (), scale: str | None = None
+) -> tuple[str, list[Cell]]:
+    """The name and the cells of a recipe, with more axes of its grid as `key=[a, b]`; other arguments as of
+    `lca.recipe.read_recipe`."""
+    content = read_recipe(recipe, overrides, scale)
+    name = content["name"] = str(content.get("name", Path(recipe).stem)) + (f"-{scale}" if scale else "")
+    for text in grid:
+        key, _, values = text.partition("=")
+        value = parse_override(f"value={values}")["value"]
+        content = merge_mappings(content, {"grid": {key: value if isinstance(value, list) else [value]}})
+    return name, expand(content, recipe)
 
 
 def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
@@ -100,7 +115,7 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
 def shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
     """Part `number` (from 1) of `count`: cells with the same trunk stay together."""
     if not 1 <= number <= count:
-        raise LcaError(f"--shard takes NUMBER/COUNT with 1 <= NUMBER <= COUNT, came {number}/{count}")
+        raise LcaError(f"--shard takes NUMBER/COUNT with 1 <= NUMBER <= COUNT, got {number}/{count}")
     mine = sorted({cell.trunk for cell in cells})[number - 1 :: count]
     return [cell for cell in cells if cell.trunk in mine]
 
@@ -114,31 +129,40 @@ def sweep(
     trunks: Path | None = None,
     budget: Budget | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> Pack:
     """Run all cells, or `only` some of them, that are not finished; a failed cell is recorded and the others go on.
 
     What is finished in a pack of `reuse` is taken from there. Trained backbones are kept in `trunks`, by default in the
-    sweep's folder. Several processes may work in one folder: each takes cells that no other is running. Returns the
-    pack of all cells, whoever ran them.
+    sweep's folder. Several processes may work in one folder, here or on other machines: each takes cells that no other
+    is running, and so do `workers`, of which this process is one. Returns the pack of all cells, whoever ran them.
 
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
     budget, progress = budget or Budget(), progress or Progress()
-    chosen = cells if only is None else only
-    began = time.time()
+    chosen, trunks = cells if only is None else only, trunks or SweepFiles(out).trunks
     out.mkdir(parents=True, exist_ok=True)
     _take_over(cells, out, reuse)
-    for trunk, sharing in itertools.groupby(chosen, key=lambda cell: cell.trunk):
-        try:
-            with hold(SweepFiles(out).running(trunk), "another process runs these cells"):
-                for cell in sharing:
-                    _run_cell(cell, cells, out, trunks or SweepFiles(out).trunks, began, budget, progress)
-        except BusyError:
-            continue
+    with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
+        _run_cells(cells, chosen, out, trunks, budget, progress)
     packed = pack(cells, out)
     packed.write(SweepFiles(out).pack)
     _warn_of_other_images(packed)
     return packed
+
+
+def _run_cells(
+    cells: list[Cell], chosen: list[Cell], out: Path, trunks: Path, budget: Budget, progress: Progress
+) -> None:
+    """What one process does of a sweep."""
+    began = time.time()
+    for trunk, sharing in itertools.groupby(chosen, key=lambda cell: cell.trunk):
+        try:
+            with hold(SweepFiles(out).running(trunk), "another process runs these cells"):
+                for cell in sharing:
+                    _run_cell(cell, cells, out, trunks, began, budget, progress)
+        except BusyError:
+            continue
 
 
 def _run_cell(

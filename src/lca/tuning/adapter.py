@@ -60,25 +60,20 @@ class Adapter(Tuner):
     Options: ClassVar = AdapterOptions
     options: AdapterOptions
 
-    _blocks: list[Block]
+    _adapted: dict[str, AdaptedMlp]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         if other := sorted({type(block).__name__ for block in vit.blocks if not isinstance(block, Block)}):
             raise LcaError(f"the adapter goes beside the MLP of timm's Block; this transformer has {other}")
-        self._blocks = list(vit.blocks)
-        for block in self._blocks:
-            block.mlp = AdaptedMlp(block, self.options, generator)
-            block.norm2, block.ls2 = nn.Identity(), nn.Identity()
-            block.train(block.training)
+        self._adapted = {}
+        for number, block in enumerate(vit.blocks):
+            adapted = self._adapted[f"blocks.{number}"] = AdaptedMlp(block, self.options, generator)
+            for name, module in (("mlp", adapted), ("norm2", nn.Identity()), ("ls2", nn.Identity())):
+                self.put(vit, f"blocks.{number}.{name}", module)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {
-            f"blocks.{number}.adapter.{name}": getattr(block.mlp, name)
-            for number, block in enumerate(self._blocks)
+            f"{block}.adapter.{name}": getattr(adapted, name)
+            for block, adapted in self._adapted.items()
             for name in ("down", "down_bias", "up", "up_bias")
         }
-
-    def detach(self) -> None:
-        for block in self._blocks:
-            block.norm2, block.mlp, block.ls2 = block.mlp.norm, block.mlp.mlp, block.mlp.layer_scale
-        self._blocks = []

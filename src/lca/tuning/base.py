@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -27,6 +28,7 @@ class Tuner(ABC):
 
     def __init__(self, options: TuningOptions) -> None:
         self.options = options
+        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
 
     @abstractmethod
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
@@ -36,9 +38,17 @@ class Tuner(ABC):
     def parameters(self) -> dict[str, nn.Parameter]:
         """The live trainable parameters, by a name that stays the same between runs."""
 
-    @abstractmethod
+    def put(self, vit: VisionTransformer, name: str, module: nn.Module) -> None:
+        """Put a module in the place of the one with this dotted name, in the same mode, until `detach`."""
+        parent, plain = vit.get_submodule(name.rpartition(".")[0]), vit.get_submodule(name)
+        self._replaced.append((parent, name.rpartition(".")[2], plain))
+        replace_module(vit, name, module.train(plain.training))
+
     def detach(self) -> None:
         """Take everything out again: the transformer is as it was before `attach`."""
+        for parent, name, plain in reversed(self._replaced):
+            setattr(parent, name, plain)
+        self._replaced.clear()
 
     def fold(self) -> None:  # noqa: B027 - most tuners have nothing that can be folded
         """Write the tuned values into the transformer's own weights where that is possible, for export.
@@ -60,6 +70,13 @@ class Tuner(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the current values."""
         return {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+
+    def write_adapter(self, folder: Path) -> None:
+        """Write the tuned tensors as an adapter folder that the peft library loads, where it knows their kind."""
+        raise LcaError(
+            f"the tuning is {self.options.name!r}, which the peft library does not know; it can take over lora and "
+            "peft:NAME. --onnx and --torch export every model"
+        )
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the values in place, so that compiled code and optimisers keep their references."""

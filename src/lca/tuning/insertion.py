@@ -126,7 +126,7 @@ def plain_attention(block: nn.Module) -> Attention:
     attention = getattr(block, "attn", None)
     if type(attention) is not Attention:
         what = type(block if attention is None else attention).__name__
-        raise LcaError(f"prefixes need timm's plain Attention, came {what}; `vpt` and `prompt` work with any attention")
+        raise LcaError(f"prefixes need timm's plain Attention, got {what}; `vpt` and `prompt` work with any attention")
     return attention
 
 
@@ -144,14 +144,6 @@ def insert_tokens(
     return insertion
 
 
-def remove_tokens(vit: VisionTransformer) -> None:
-    """The inverse of `insert_tokens`."""
-    stages = list(vit.blocks)
-    if vit.blocks.pool:
-        vit.norm = stages.pop()
-    vit.blocks = nn.Sequential(*stages).train(vit.blocks.training)
-
-
 def insert_prefix(vit: VisionTransformer, block: int, own: Tensor | None) -> PrefixAttention:
     """Make a place for a prefix in a block's attention."""
     vit.blocks[block].attn = insertion = PrefixAttention(plain_attention(vit.blocks[block]), own)
@@ -161,7 +153,10 @@ def insert_prefix(vit: VisionTransformer, block: int, own: Tensor | None) -> Pre
 def remove_insertions(vit: VisionTransformer) -> None:
     """Take out all tokens and prefixes that were put in by the functions above."""
     if isinstance(vit.blocks, TokenInsertion):
-        remove_tokens(vit)
+        stages = list(vit.blocks)
+        if vit.blocks.pool:
+            vit.norm = stages.pop()
+        vit.blocks = nn.Sequential(*stages).train(vit.blocks.training)
     for parent in list(vit.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, PrefixAttention):

@@ -13,7 +13,7 @@ from torch.nn import functional
 from lca.errors import LcaError
 from lca.files import load_tensors, read_json, save_tensors, write_atomic
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, TuningOptions, replace_module
+from lca.tuning.base import Tuner, TuningOptions
 
 _PEFT_PREFIX = "base_model.model."
 
@@ -66,7 +66,6 @@ class Lora(Tuner):
     options: LoraOptions
 
     _layers: dict[str, LoraLinear]
-    _vit: VisionTransformer
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         linear = {name: module for name, module in vit.named_modules() if isinstance(module, nn.Linear)}
@@ -76,18 +75,18 @@ class Lora(Tuner):
             raise LcaError(
                 f"this transformer has no linear layers named {sorted(unknown)}; it has {sorted(last_names)}"
             )
-        self._vit, self._layers = vit, {}
+        self._layers = {}
         for name, module in linear.items():
             if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
-                self._layers[name] = LoraLinear(module, self.options, generator).train(module.training)
-                replace_module(vit, name, self._layers[name])
+                self._layers[name] = LoraLinear(module, self.options, generator)
+                self.put(vit, name, self._layers[name])
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        pairs = ((name, layer) for name, layer in self._layers.items())
+        sides = {"A": "down", "B": "up"}
         return {
             f"{name}.lora_{side}": getattr(layer, attribute)
-            for name, layer in pairs
-            for side, attribute in (("A", "down"), ("B", "up"))
+            for name, layer in self._layers.items()
+            for side, attribute in sides.items()
         }
 
     def settle(self) -> None:
@@ -98,40 +97,35 @@ class Lora(Tuner):
         for layer in self._layers.values():
             layer.settled = None
 
-    def detach(self) -> None:
-        for name, layer in self._layers.items():
-            replace_module(self._vit, name, layer.inner)
-        self._layers = {}
-
     @torch.no_grad()
     def fold(self) -> None:
         for layer in self._layers.values():
             layer.inner.weight.copy_(layer.folded())
         self.detach()
+        self._layers = {}
 
-
-def write_peft(folder: Path, tensors: dict[str, Tensor], options: LoraOptions) -> None:
-    """Write LoRA tensors as an adapter folder that the peft library loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    renamed = {f"{_PEFT_PREFIX}{name}.weight": tensor for name, tensor in tensors.items() if ".lora_" in name}
-    config = {
-        "peft_type": "LORA",
-        "r": options.rank,
-        "lora_alpha": options.alpha,
-        "lora_dropout": options.dropout,
-        # full names: peft would take a last name such as `proj` for layers outside of the blocks as well
-        "target_modules": sorted({_layer(name) for name in tensors if ".lora_" in name}),
-        "bias": "none",
-        "init_lora_weights": "gaussian",
-        "task_type": None,
-        "base_model_name_or_path": None,
-    }
-    save_tensors(folder / "adapter_model.safetensors", renamed)
-    write_atomic(folder / "adapter_config.json", json.dumps(config, indent=2).encode())
+    def write_adapter(self, folder: Path) -> None:
+        """As an adapter folder that the peft library loads; `read_peft` reads it back."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            "peft_type": "LORA",
+            "r": self.options.rank,
+            "lora_alpha": self.options.alpha,
+            "lora_dropout": self.options.dropout,
+            # full names: peft would take a last name such as `proj` for layers outside of the blocks as well
+            "target_modules": sorted(self._layers),
+            "bias": "none",
+            "init_lora_weights": "gaussian",
+            "task_type": None,
+            "base_model_name_or_path": None,
+        }
+        tensors = {f"{_PEFT_PREFIX}{name}.weight": tensor for name, tensor in self.tensors().items()}
+        save_tensors(folder / "adapter_model.safetensors", tensors)
+        write_atomic(folder / "adapter_config.json", json.dumps(config, indent=2).encode())
 
 
 def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
-    """Read an adapter folder that the peft library (or `write_peft`) wrote."""
+    """Read an adapter folder that the peft library (or `write_adapter`) wrote."""
     config: dict[str, Any] = read_json(folder / "adapter_config.json")
     unsupported = [
         key for key in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if config.get(key)
@@ -141,7 +135,7 @@ def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
         raise LcaError(f"{folder} is not a plain LoRA adapter ({what}); only LORA without extras can be read")
     stored = load_tensors(folder / "adapter_model.safetensors")
     tensors = {name.removeprefix(_PEFT_PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()}
-    layers = sorted({_layer(name) for name in tensors})
+    layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
     if outside := [layer for layer in layers if not layer.startswith("blocks.")]:
         raise LcaError(f"{folder} adapts {outside[:3]}; only linear layers in the transformer's blocks can be adapted")
     options = LoraOptions(
@@ -151,8 +145,3 @@ def read_peft(folder: Path) -> tuple[dict[str, Tensor], LoraOptions]:
         dropout=config.get("lora_dropout", 0.0),
     )
     return tensors, options
-
-
-def _layer(name: str) -> str:
-    """The layer that a tensor such as `blocks.0.attn.qkv.lora_A` belongs to."""
-    return name.rpartition(".lora_")[0]

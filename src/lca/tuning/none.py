@@ -25,6 +25,3 @@ class NoTuning(Tuner):
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {}
-
-    def detach(self) -> None:
-        pass

@@ -8,6 +8,7 @@ recipe.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.errors import LcaError, nearest
+from lca.files import save_tensors
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions, replace_module
 
@@ -120,6 +122,17 @@ class PeftTuning(Tuner):
         for name, parameter in vit.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in own)
         self._tuned = {name: parameter for name, parameter in vit.named_parameters() if parameter.requires_grad}
+
+    def write_adapter(self, folder: Path) -> None:
+        """As an adapter folder that the library loads."""
+        from peft import get_peft_model_state_dict
+
+        config = make_config(self.options)
+        config.inference_mode = True
+        config.save_pretrained(str(folder))
+        tensors = get_peft_model_state_dict(self._vit)
+        renamed = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
+        save_tensors(folder / "adapter_model.safetensors", renamed)
 
 
 def make_config(options: PeftOptions) -> Any:

@@ -13,8 +13,8 @@ from timm.models import VisionTransformer
 from torch import nn
 
 from lca.tuning import tuners
-from lca.tuning.base import Tuner, TuningOptions, replace_module, uniform
-from lca.tuning.insertion import PrefixAttention, insert_prefix, plain_attention
+from lca.tuning.base import Tuner, TuningOptions, uniform
+from lca.tuning.insertion import PrefixAttention, plain_attention
 
 
 def _in_range(layers: tuple[int | float, ...]) -> tuple[int | float, ...]:
@@ -56,21 +56,15 @@ class Prefix(Tuner):
 
     insertions: dict[str, PrefixAttention]
     """The attentions that have a prefix, by their names in the transformer."""
-    _vit: VisionTransformer
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         numbers = chosen_blocks(self.options.layers, len(vit.blocks))
-        attentions = {number: plain_attention(vit.blocks[number]) for number in numbers}
-        self._vit, self.insertions = vit, {}
-        for number, attention in attentions.items():
+        self.insertions = {}
+        for name, attention in {f"blocks.{each}.attn": plain_attention(vit.blocks[each]) for each in numbers}.items():
             shape = (2, self.options.tokens, attention.num_heads * attention.head_dim)
             own = uniform(shape, self.options.spread, generator).to(attention.qkv.weight.device)
-            self.insertions[f"blocks.{number}.attn"] = insert_prefix(vit, number, own)
+            self.insertions[name] = PrefixAttention(attention, own)
+            self.put(vit, name, self.insertions[name])
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {f"{name}.prefix": each.own for name, each in self.insertions.items() if each.own is not None}
-
-    def detach(self) -> None:
-        for name, each in self.insertions.items():
-            replace_module(self._vit, name, each.inner)
-        self.insertions = {}

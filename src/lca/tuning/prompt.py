@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lca.errors import LcaError
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions, uniform
-from lca.tuning.insertion import TokenInsertion, insert_tokens, remove_tokens
+from lca.tuning.insertion import TokenInsertion, insert_tokens, remove_insertions
 
 
 class PromptOptions(TuningOptions):
@@ -55,7 +55,7 @@ class Prompt(Tuner):
         return {} if self.insertion.own is None else {"prompt": self.insertion.own}
 
     def detach(self) -> None:
-        remove_tokens(self._vit)
+        remove_insertions(self._vit)
 
 
 def class_position(vit: VisionTransformer) -> Tensor | None:

@@ -75,20 +75,15 @@ class Ssf(Tuner):
         self._vit = vit
         self._layers = {name: ScaledShifted(modules[name], self.options.noise, generator) for name in names}
         for name, layer in self._layers.items():
-            replace_module(vit, name, layer.train(layer.inner.training))
+            self.put(vit, name, layer)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {
             f"{name}.{key}": getattr(layer, key) for name, layer in self._layers.items() for key in ("scale", "shift")
         }
 
-    def detach(self) -> None:
-        self._take_out(self._layers)
-
     def fold(self) -> None:
-        self._take_out({name: layer for name, layer in self._layers.items() if layer.fold()})
-
-    def _take_out(self, layers: dict[str, ScaledShifted]) -> None:
-        for name, layer in layers.items():
-            replace_module(self._vit, name, layer.inner)
-        self._layers = {name: layer for name, layer in self._layers.items() if name not in layers}
+        for name, layer in list(self._layers.items()):
+            if layer.fold():
+                replace_module(self._vit, name, layer.inner)
+                del self._layers[name]

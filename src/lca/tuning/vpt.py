@@ -37,11 +37,8 @@ class Vpt(Tuner):
     options: VptOptions
 
     _insertions: dict[str, TokenInsertion]
-    _vit: VisionTransformer
-    _blocks: nn.Sequential
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
-        self._vit, self._blocks = vit, vit.blocks
         shape = (self.options.tokens, vit.embed_dim)
         device = next(vit.parameters()).device
 
@@ -50,15 +47,10 @@ class Vpt(Tuner):
 
         if self.options.kind == "deep":
             self._insertions = {f"blocks.{n}.vpt": insertion(block) for n, block in enumerate(vit.blocks)}
-            vit.blocks = nn.Sequential(*self._insertions.values())
+            self.put(vit, "blocks", nn.Sequential(*self._insertions.values()))
         else:
             self._insertions = {"vpt": insertion(*vit.blocks)}
-            vit.blocks = self._insertions["vpt"]
-        vit.blocks.train(self._blocks.training)
+            self.put(vit, "blocks", self._insertions["vpt"])
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {name: each.own for name, each in self._insertions.items() if each.own is not None}
-
-    def detach(self) -> None:
-        self._vit.blocks = self._blocks
-        self._insertions = {}
