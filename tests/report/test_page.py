@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 import tiny
+from lca.data.sources import load_source
 from lca.errors import LcaError
 from lca.evaluation.intervals import paired_differences, seed_intervals
 from lca.progress import Progress
@@ -188,7 +189,7 @@ def test_confusions_with_pictures(seeds):
     assert page.images
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(page.images[0].partition(",")[2]))))
     assert picture.shape == (72, 72, 3)
-    source = tiny.load_source(tiny.recipe().data, 0, 16, Progress()).test.of_classes(results["data"]["class_order"])
+    source = load_source(tiny.recipe().data, 0, 16, Progress()).test.of_classes(results["data"]["class_order"])
     names = results["data"]["class_order"]
     wrong = (best.labels == names.index(truth)) & (best.after[-1]["prediction"] == names.index(answer))
     first = source.image(int(torch.nonzero(wrong)[0])).permute(1, 2, 0).numpy()
