@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from lca.evaluation.intervals import student_interval
 from lca.files import read_json
 from lca.methods import methods
-from lca.report.comparison import LOWER_IS_BETTER, METRICS, Classifier, choose, classifiers, student_interval, why_none
+from lca.report.comparison import choose, why_none
+from lca.results.classifiers import Classifier, classifiers, lower_is_better
+from lca.results.metrics import columns
 from lca.results.reading import collect
-from lca.results.tables import bytes_of
 from lca.text import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,9 +233,9 @@ def _compared(sets: Sequence[Sequence[Classifier]], one: str, two: str, of: str,
     gains = [_gains(*pair, of) for pair in rows]
     seeds = sorted(set.intersection(*(set(each) for each in gains)))
     if not seeds:
-        reasons = [why_none(*pair, damaged=of not in METRICS) for pair in rows]
+        reasons = [why_none(*pair, damaged=of not in columns()) for pair in rows]
         return Finding(-math.inf, f"not compared ({', '.join(filter(None, reasons))})", UNDECIDED)
-    return _difference([_mean(each[seed] for each in gains) for seed in seeds], within, fewer=of in LOWER_IS_BETTER)
+    return _difference([_mean(each[seed] for each in gains) for seed in seeds], within, fewer=lower_is_better(of))
 
 
 def _gains(one: Classifier, two: Classifier, of: str) -> dict[int, float]:
@@ -246,7 +248,7 @@ def _gains(one: Classifier, two: Classifier, of: str) -> dict[int, float]:
     return {
         seed: value - theirs[seed]
         for seed, value in ours.items()
-        if seed in theirs and not why_none(alone(one, seed), alone(two, seed), damaged=of not in METRICS)
+        if seed in theirs and not why_none(alone(one, seed), alone(two, seed), damaged=of not in columns())
     }
 
 
@@ -292,7 +294,7 @@ def _everywhere(one: Classifier, two: Classifier) -> Finding:
 def _stores(row: Classifier, only: Sequence[str]) -> Judged:
     """Whether it keeps nothing but these parts, by its first run; a part of a branch is named `PART/BRANCH`."""
     parts: Counter[str] = Counter()
-    for part, count in bytes_of(row.runs[0].results, row.branch).items():
+    for part, count in row.runs[0].bytes(row.branch).items():
         parts[part.partition("/")[0]] += count
     text = "MB " + ", ".join(f"{name} {count / 1e6:.2f}" for name, count in parts.items())
     return text, {"": SUPPORTED if parts.keys() <= {*only} else CONTRADICTED}

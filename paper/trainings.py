@@ -7,9 +7,8 @@ come from the same training. Two trainings of a recipe on a GPU differ, unless i
 from collections import defaultdict
 from pathlib import Path
 
-from lca.report.comparison import Classifier, classifiers
-from lca.results.reading import collect
-from lca.results.tables import short_name
+from lca.results.classifiers import Classifier, classifiers
+from lca.results.reading import collect, short_name
 from lca.text import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -23,10 +22,10 @@ def main() -> None:
         for source, rows in classifiers(collect([pack]).runs).items():
             methods: dict[str, Method] = defaultdict(dict)
             for row in rows:
-                methods[row.row.group][row.branch] = row
+                methods[row.group][row.branch] = row
             for label, method in methods.items():
                 if "none" in method:
-                    answers = str({run.seed: run.record("none").correct for run in method["none"].runs})
+                    answers = str({run.seed: run.records["none"].correct for run in method["none"].runs})
                     found[short_name(source), answers][f"`{pack.stem}` {label}"] = method
     shared = sorted(((data, rows) for (data, _), rows in found.items() if len(rows) > 1), key=lambda each: each[0])
     lines = [

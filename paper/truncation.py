@@ -23,7 +23,7 @@ from torch import Tensor
 from lca.classifier import ContinualClassifier
 from lca.data.sources import load_source
 from lca.device import versions
-from lca.evaluation.accuracy import mean_and_deviation
+from lca.evaluation.intervals import mean_and_deviation
 from lca.features import extract
 from lca.files import nbytes, read_json, write_json
 from lca.heads.branch import choose_branch

@@ -20,8 +20,8 @@ from lca.classifier import ContinualClassifier
 from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.device import versions
-from lca.evaluation.accuracy import mean_and_deviation
 from lca.evaluation.calibration import calibration_error
+from lca.evaluation.intervals import mean_and_deviation
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
 from lca.recipe import Recipe, load_recipe

@@ -1,10 +1,14 @@
 """Results of runs that never were, with all that a report reads."""
 
 import json
+from itertools import count
 
 from lca.evaluation.accuracy import AccuracyRecord
 from lca.files import FORMAT
 from lca.recipe import Recipe
+from lca.results.classifiers import classifiers
+from lca.results.metrics import metrics_of_counts
+from lca.results.reading import Run
 
 
 def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im", source="digits", **more):
@@ -30,7 +34,7 @@ def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im",
         "branches": {
             branch: {
                 "correct": rows,
-                "metrics": AccuracyRecord(rows, total, list(sizes)).metrics(),
+                "metrics": metrics_of_counts(AccuracyRecord(rows, total, list(sizes))),
                 "storage_bytes": {"heads": 1_500_000},
             }
             for branch, rows in correct.items()
@@ -76,22 +80,25 @@ def packed(path, *cells):
     return path
 
 
+SEEDS = count()
+
+
 def results(curves, seconds=None, stored=2_000_000, source="digits", evaluate="test"):
-    """The part of a results file that a table reads; `curves` maps branches to accuracies after each task."""
-    return {
-        "recipe": {"data": {"evaluate": evaluate}},
-        "data": {"source": source},
-        "branches": {
-            branch: {
-                "metrics": {
-                    "average_accuracy": {"sample_weighted": sum(curve) / len(curve), "task_mean": curve[0]},
-                    "last_accuracy": {"sample_weighted": curve[-1], "task_mean": 0.0},
-                    "forgetting": None if len(curve) == 1 else curve[0] - curve[-1],
-                    "after_each_task": {"sample_weighted": curve, "task_mean": curve},
-                }
-            }
-            for branch, curve in curves.items()
-        },
-        "seconds": seconds or {"finetune": 3.0, "evaluate": 1.0},
-        "storage_bytes": {"heads": stored // 2, "tuned": stored // 2},
+    """Results of a seed of its own; `curves` maps branches to the accuracy of every task after each task."""
+    tasks, images = max(map(len, curves.values())), 10_000
+    correct = {
+        branch: [[round(share * images / 100)] * number for number, share in enumerate(curve, start=1)]
+        for branch, curve in curves.items()
     }
+    found = made(correct, seed=next(SEEDS), sizes=(1,) * tasks, images=images, source=source)
+    found["recipe"]["data"]["evaluate"] = evaluate
+    found["seconds"] = seconds or {"finetune": 3.0, "evaluate": 1.0}
+    found["storage_bytes"] = {"heads": stored // 2, "tuned": stored // 2}
+    for branch in found["branches"].values():
+        del branch["storage_bytes"]
+    return found
+
+
+def rows_of(pairs):
+    """The classifiers of pairs of label and results."""
+    return [row for rows in classifiers([Run(*pair) for pair in pairs]).values() for row in rows]

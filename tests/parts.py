@@ -1,18 +1,20 @@
 """Small real parts for tests: tiny vision transformers of every kind, tiny images, tasks and settings."""
 
+from dataclasses import replace
 from typing import Any
 
-import timm
 import torch
 from timm.models import VisionTransformer
 
+import lca.testing.parts
 from lca.backbones import Backbone
 from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
-from lca.data.views import AugmentOptions, Preprocessing
+from lca.data.views import AugmentOptions
 from lca.device import Compute
 from lca.features import FeatureExtractor
 from lca.progress import Progress
+from lca.testing.parts import VITS  # noqa: F401  # tests use it
 from lca.training.options import TrainingOptions
 from lca.training.setting import Setting
 from lca.tuning import tuners
@@ -27,29 +29,13 @@ SMALL_TUNING: dict[str, dict[str, Any]] = {
     "peft:ia3": {"options": {"target_modules": ["qkv"], "feedforward_modules": []}},
 }
 
-SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 0}
-VITS = {
-    "plain": "vit_tiny_patch16_224",
-    "distilled": "deit_tiny_distilled_patch16_224",
-    "registers_average": "vit_little_patch16_reg4_gap_256",
-    "registers_class_token": "vit_small_patch14_reg4_dinov2",
-    "attention_pool": "vit_base_patch16_siglip_224",
-}
-"""Kinds of timm transformers, each built in a tiny shape."""
-
 
 def build_vit(kind: str = "plain", seed: int = 0, **changes: Any) -> VisionTransformer:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        vit = timm.create_model(VITS[kind], **{**SHAPE, **changes})
-        for parameter in vit.parameters():  # zeros and ones of the initialisation would hide mistakes
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    return vit.requires_grad_(False).eval()
+    return lca.testing.parts.build_vit(kind, seed, **{"img_size": 32, **changes})
 
 
 def build_backbone(kind: str = "plain", interpolation: str = "bicubic") -> Backbone:
-    half = (0.5, 0.5, 0.5)
-    return Backbone(build_vit(kind), Preprocessing(32, half, half, interpolation), kind, "0" * 64)
+    return replace(lca.testing.parts.build_backbone(kind, interpolation, img_size=32), name=kind)
 
 
 def build_images(classes: tuple[str, ...], per_class: int | list[int] = 6, seed: int = 0) -> ImageSet:

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from lca.errors import LcaError, nearest
@@ -46,8 +50,8 @@ def test_a_name_is_taken_only_once():
     thing = object()
     things.register("a")(thing)
     things.register("a")(thing)
-    with pytest.raises(ValueError, match="registered twice"):
-        things.register("a")(object())
+    with pytest.raises(ValueError, match=r"thing 'a' is registered twice: by builtins.object and by .*Other"):
+        things.register("a")(type("Other", (), {}))
 
 
 def test_a_package_is_discovered_on_first_use(tmp_path, monkeypatch):
@@ -61,6 +65,127 @@ def test_a_package_is_discovered_on_first_use(tmp_path, monkeypatch):
     import plugged_methods
 
     assert plugged_methods.things["mine"] == 42
+
+
+def install(folder, distribution, group, points, code):
+    """What an installer leaves of a package of one module."""
+    module = distribution.replace("-", "_")
+    (folder / f"{module}.py").write_text(code)
+    record = folder / f"{module}-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (record / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]) + "\n")
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a package whose entry points are of the group `door.things`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def install_here(distribution, points, code):
+        install(tmp_path, distribution, "door.things", points, code)
+
+    return install_here
+
+
+def things_of_all_packages():
+    return Registry("thing", group="door.things", needs=("colour",))
+
+
+def test_what_other_packages_name_is_found_on_first_use(installed):
+    code = "class Mine:\n    colour = 1\n"
+    installed("mine-package", {"mine": "mine_package:Mine", "family:NAME": "mine_package:Mine"}, code)
+    things = things_of_all_packages()
+    things.register("own")(type("Own", (), {"colour": 2}))
+    assert list(things) == ["mine", "own"]
+    assert things["mine"].colour == things["family:any"].colour == 1
+
+
+def test_a_module_of_another_package_registers_by_itself(installed, monkeypatch):
+    things = things_of_all_packages()
+    monkeypatch.setattr("lca.registry.shared", things, raising=False)
+    code = "from lca.registry import shared\n@shared.register('two')\nclass Two:\n    colour = 2\n"
+    installed("self-service", {"anything": "self_service"}, code)
+    assert list(things) == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "reason"),
+    [
+        ("broken_one:Mine", "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("broken_one:Mine", "other = 1", "AttributeError: module 'broken_one' has no attribute 'Mine'"),
+        ("broken_one:Mine", "class Mine:\n    pass", "TypeError: broken_one.Mine is no thing: it has no colour"),
+        ("broken_one", "import lca.registry\nlca.registry.none", "AttributeError: "),
+        ("broken_one", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("broken_one", "1 +", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_broken_package_is_told_in_a_line_and_breaks_nothing_else(installed, monkeypatch, value, code, reason):
+    monkeypatch.delitem(sys.modules, "broken_one", raising=False)
+    installed("broken-one", {"mine": value}, code)
+    things = things_of_all_packages()
+    things.register("own")(type("Own", (), {"colour": 2}))
+    with pytest.warns(UserWarning, match="'mine' of the installed package broken-one 1.0") as told:
+        assert list(things) == ["own"]
+    assert len(told) == 1
+    line = str(told[0].message)
+    assert f"({value}) cannot be used: {reason}" in line
+    assert "\n" not in line
+    assert things["own"].colour == 2
+    with pytest.raises(LcaError, match=r"'mine' of the installed package broken-one 1\.0"):
+        things["mine"]
+    with pytest.raises(LcaError, match="unknown thing 'min'"):
+        things["min"]
+
+
+def test_two_packages_of_one_name_are_told_who_they_are(installed, monkeypatch):
+    for distribution in ("a-first", "b-second"):
+        module = distribution.replace("-", "_")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        installed(distribution, {"mine": f"{module}:Mine"}, "class Mine:\n    colour = 1\n")
+    things = things_of_all_packages()
+    words = r"b-second 1.0 .*'mine' is registered twice: by a_first.Mine and by b_second.Mine"
+    with pytest.warns(UserWarning, match=words):
+        assert list(things) == ["mine"]
+    assert things["mine"].__module__ == "a_first"
+
+
+def test_no_other_package_can_take_one_of_our_names(tmp_path, monkeypatch):
+    ours = methods["im"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = "class Mine:\n    info = Options = 1"
+    install(tmp_path, "thief-package", "lca.methods", {"im": "thief_package:Mine"}, code)
+    again = Registry("method", package="lca.methods", group="lca.methods")
+    again.register("im")(ours)
+    with pytest.warns(UserWarning, match=r"by lca.methods.im.*and by thief_package.Mine"):
+        assert again["im"] is ours
+
+
+def test_a_broken_package_costs_the_command_line_one_line(tmp_path):
+    install(tmp_path, "broken-here", "lca.tuners", {"mine": "broken_here:Mine"}, "import no_such_module")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "lca", "tuners"], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "lora" in done.stdout
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "tuner 'mine' of the installed package broken-here 1.0" in done.stderr
+
+
+def test_a_thing_can_stand_in_for_another_for_a_while():
+    things = Registry("thing", needs=("colour",))
+    old, new = (type("Thing", (), {"colour": number}) for number in range(2))
+    things.register("a")(old)
+    for name in ("a", "b"):
+        with things.standing_in(name, new):
+            assert things[name] is new
+        assert list(things) == ["a"]
+        assert things["a"] is old
+    with pytest.raises(TypeError, match="no thing: it has no colour"), things.standing_in("a", object()):
+        pass
+    assert things["a"] is old
 
 
 def test_the_shipped_methods_and_tuners_are_found():

@@ -16,7 +16,6 @@ from typing import Any
 from unittest.mock import patch
 
 import sklearn.datasets
-import timm
 import torch
 from timm.layers import PatchEmbed
 from torch.nn.modules.module import register_module_forward_hook
@@ -29,19 +28,15 @@ from lca.backbones import Backbone
 from lca.classifier import ContinualClassifier
 from lca.cli import app
 from lca.data.images import ImageSet
-from lca.data.options import DataOptions
-from lca.data.sources import load_source
-from lca.data.streams import Task
-from lca.data.views import Preprocessing, ViewOptions
 from lca.files import read_json
 from lca.heads.alignment import AlignBranch
 from lca.heads.growing import heads
 from lca.merging.operators import operators
 from lca.methods import methods
-from lca.progress import Progress
-from lca.recipe import Recipe, merge_mappings, validate_recipe
+from lca.recipe import Recipe, validate_recipe
 from lca.runs.budget import Budget
 from lca.statistics.drift import drifts
+from lca.testing.parts import RECIPE, build_backbone, classifier, images, recipe, task  # noqa: F401  # tests use them
 from lca.tuning import tuners
 
 sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # reading the file takes a tenth of a run
@@ -76,14 +71,6 @@ SMALL_TUNING: dict[str, dict[str, Any]] = {
 }
 TUNERS = [*tuners, "peft:ia3"]
 """All registered, and one of the peft library's for all of them."""
-RECIPE = {
-    "name": "tiny",
-    "data": {"source": "digits", "tasks": [3, 1, 2, 4], "train_limit": 6},
-    "training": {"epochs": 2, "batch_size": 8, "lr": 0.05},
-    "tuning": {"name": "lora", **SMALL_TUNING["lora"]},
-    "device": "cpu",
-    "seed": 5,
-}
 
 
 def method_section(name: str, **changes: Any) -> dict[str, Any]:
@@ -125,51 +112,14 @@ def biased(head: str) -> dict[str, bool]:
     return {"bias": True} if "bias" in heads[head].Options.model_fields else {}
 
 
-def recipe(*changes: dict[str, Any], **more: Any) -> Recipe:
-    content: dict[str, Any] = RECIPE
-    for change in (*changes, more):
-        content = merge_mappings(content, change)
-    return validate_recipe(content)
-
-
 def branch(name: str, **changes: Any) -> dict[str, Any]:
     """A quick branch for a recipe."""
     return AlignBranch(name=name, **{**QUICK, **changes}).model_dump(mode="json")
 
 
-SHAPE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 0}
-
-
 def load_tiny_backbone(options: Any = None, weights: Any = None, **shape: Any) -> Backbone:
-    """A real timm transformer in a tiny shape, always with the same weights."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        vit = timm.create_model("vit_tiny_patch16_224", **(SHAPE | shape))
-        for parameter in vit.parameters():  # zeros and ones of the initialisation would hide mistakes
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    half = (0.5, 0.5, 0.5)
-    return Backbone(vit.requires_grad_(False).eval(), Preprocessing(16, half, half, "bilinear"), "tiny", "0" * 64)
-
-
-@cache
-def digits() -> ImageSet:
-    return load_source(DataOptions(), 0, 16, Progress()).train
-
-
-def images(counts: Mapping[str, int], skip: int = 0) -> ImageSet:
-    """The first images of each digit named, after leaving out `skip` of them."""
-    chosen = digits().of_classes(list(counts))
-    rows = [torch.nonzero(chosen.labels == n)[skip : skip + count, 0] for n, count in enumerate(counts.values())]
-    return chosen.subset(torch.cat(rows))
-
-
-def task(index: int, counts: Mapping[str, int]) -> Task:
-    return Task(index, tuple(counts), images(counts))
-
-
-def classifier(chosen: Recipe, **shape: Any) -> ContinualClassifier:
-    view = ViewOptions.model_validate({"augment": {"crop_scale": [0.6, 1.0], "flip": False}, "centre_crop": 1.0})
-    return ContinualClassifier(chosen, view, backbone=load_tiny_backbone(**shape))
+    """In the place of what `load_backbone` gives."""
+    return build_backbone(**shape)
 
 
 def taught(model: ContinualClassifier, tasks: Iterable[Mapping[str, int]]) -> ContinualClassifier:
@@ -179,10 +129,10 @@ def taught(model: ContinualClassifier, tasks: Iterable[Mapping[str, int]]) -> Co
     return model
 
 
-def features_in(model: ContinualClassifier, subspace: str, images: ImageSet) -> torch.Tensor:
+def features_in(model: ContinualClassifier, subspace: str, of: ImageSet) -> torch.Tensor:
     """Features in a subspace that a model keeps, from an extractor of its own that holds its tensors."""
     twin = classifier(model.recipe).extractor.eval()
-    views = twin.evaluation_views(images.pixels)
+    views = twin.evaluation_views(of.pixels)
     with torch.no_grad():
         if subspace == "pretrained":
             vit = load_tiny_backbone().vit

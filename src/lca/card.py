@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lca.evaluation.calibration import wilson_interval
+from lca.evaluation.intervals import wilson_interval
 from lca.history import Lesson, images_learnt
 from lca.text import markdown_table, markdown_text
 

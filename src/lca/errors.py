@@ -1,6 +1,7 @@
 """The errors a user can cause and mend. The command line prints them without a traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -10,6 +11,20 @@ class LcaError(Exception):
 
 class BusyError(LcaError):
     """Another process is at work there."""
+
+
+class MissingPackageError(LcaError):
+    """A package that only some features need is not installed."""
+
+
+@contextmanager
+def needs(what: str, *packages: str) -> Iterator[None]:
+    """Around an import that only some features need. The message installs the packages by their own names."""
+    try:
+        yield
+    except ImportError as error:
+        names = " ".join(packages)
+        raise MissingPackageError(f"{what} needs more than is installed here ({error}): pip install {names}") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

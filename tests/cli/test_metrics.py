@@ -5,6 +5,7 @@ import json
 import pytest
 
 import tiny
+from lca.results.metrics import metrics_of, summary
 from lca.results.stored import read_run
 from lca.runs.experiment import run
 
@@ -48,7 +49,7 @@ def test_everything_is_shown(lca, folder):
         assert text in none
         assert text in best
     assert "unknown detection                   - (not measured" in none, "`none` keeps no class statistics"
-    metrics = read_run(folder / "im")[1]["best"].metrics()
+    metrics = metrics_of(read_run(folder / "im")[1]["best"])
     assert f"unknown: AUROC                      {metrics['unknown_detection']['auroc']:.1f}" in best
     assert f"forward transfer                    {metrics['forward_transfer']['mean']:.1f}" in best
     assert "intransigence                       - (needs --joint RUN)" in best
@@ -65,9 +66,9 @@ def test_as_json(as_json, folder):
     found = as_json(folder / "im", "--branch", "best")
     assert list(found) == ["best"]
     facts, answers = found["best"], read_run(folder / "im")[1]["best"]
-    assert facts["metrics"] == answers.metrics()
+    assert facts["metrics"] == metrics_of(answers)
     assert facts["confusion"] == answers.confusion().tolist()
-    assert {name: each["value"] for name, each in facts["summary"].items()} == answers.record().summary()
+    assert {name: each["value"] for name, each in facts["summary"].items()} == summary(answers.record())
     for each in facts["summary"].values():
         low, high = each["bootstrap_interval_95"]
         assert low <= each["value"] <= high
@@ -103,7 +104,7 @@ def test_the_number_of_draws(as_json, folder):
 
 def test_seeds_become_one_row(lca, as_json, folder):
     found = as_json(folder / "im", folder / "im-6", "--branch", "best")["best"]
-    values = [read_run(folder / name)[1]["best"].record().summary()["last accuracy"] for name in ("im", "im-6")]
+    values = [summary(read_run(folder / name)[1]["best"].record())["last accuracy"] for name in ("im", "im-6")]
     last = found["summary"]["last accuracy"]
     assert (found["seeds"], found["same_test_images"]) == ([5, 6], True)
     assert last["values"] == values
@@ -137,7 +138,7 @@ def test_intransigence_against_the_joint_run(lca, as_json, folder):
 def test_a_comparison_image_by_image(lca, as_json, folder):
     found = as_json(folder / "im", "--branch", "best", "--against", folder / "finetune")["best"]["difference"]
     last = [
-        read_run(folder / run)[1][branch].record().summary()["last accuracy"]
+        summary(read_run(folder / run)[1][branch].record())["last accuracy"]
         for run, branch in (("im", "best"), ("finetune", "default"))
     ]
     value, (low, high) = found["summary"]["last accuracy"].values()

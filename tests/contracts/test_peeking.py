@@ -1,17 +1,17 @@
 """Contract 4: while a task is learnt, nothing of earlier tasks can be read."""
 
-import gc
-import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 import tiny
-from lca.data.images import ClosedError, ImageSet
+from lca.data.images import ClosedError
 from lca.data.streams import Stream
 from lca.methods import methods
 from lca.methods._base import Step
 from lca.runs.experiment import run
+from lca.testing.methods import watched_batches
 
 HOARDS = {
     "the images": lambda task: task.train,
@@ -28,7 +28,7 @@ def _tiny():
 
 
 @pytest.mark.parametrize("hoard", HOARDS)
-def test_a_method_that_hoards_images_fails(monkeypatch, tmp_path, hoard):
+def test_a_method_that_hoards_images_fails(tmp_path, hoard):
     hoarded = []
 
     class Hoarder(methods["finetune"]):
@@ -37,8 +37,7 @@ def test_a_method_that_hoards_images_fails(monkeypatch, tmp_path, hoard):
             hoarded.append(HOARDS[hoard](task))
             yield Step("rehearse", lambda: {"images": float(sum(len(each.pixels) for each in hoarded))})
 
-    monkeypatch.setitem(methods._things, "finetune", Hoarder)
-    with pytest.raises(ClosedError, match="a task that is over"):
+    with methods.standing_in("finetune", Hoarder), pytest.raises(ClosedError, match="a task that is over"):
         run(tiny.recipe(method="finetune"), tmp_path / "run")
     assert len(hoarded) == 2, "the first task may be read while it is learnt, but not during the second"
 
@@ -48,33 +47,26 @@ def test_only_joint_needs_all_data():
 
 
 @pytest.mark.parametrize("name", list(methods))
-def test_a_method_gets_one_task_after_another_and_keeps_no_image(monkeypatch, tmp_path, name):
-    given, batches = [], []
-    steps, read = methods[name].steps, ImageSet.batch
+def test_a_run_gives_one_task_after_another_and_keeps_no_image(monkeypatch, tmp_path, name):
+    """And so does every method, to which a run is nothing but lessons: see lca.testing."""
+    given, opened = [], Stream._opened
 
-    def watched(self, task, labels):
-        gc.collect()
-        assert all(batch() is None for batch in batches), "images of an earlier task are still held"
-        given.append(task.classes)
-        assert len(task.train) == 6 * len(task.classes)
-        yield from steps(self, task, labels)
+    @contextmanager
+    def watched(self, *args):
+        with opened(self, *args) as task:
+            assert held() == 0, "images of an earlier task are still held"
+            given.append(task.classes)
+            assert len(task.train) == 6 * len(task.classes)
+            yield task
 
-    def remembered(self, *args, **options):
-        batch = read(self, *args, **options)
-        batches.append(weakref.ref(batch.canvas))
-        return batch
-
-    monkeypatch.setattr(methods[name], "steps", watched)
-    monkeypatch.setattr(ImageSet, "batch", remembered)
-    chosen = tiny.recipe(method=tiny.method_section(name))
-    results = run(chosen, tmp_path / "run")
+    monkeypatch.setattr(Stream, "_opened", watched)
+    with watched_batches() as held:
+        results = run(tiny.recipe(method=tiny.method_section(name)), tmp_path / "run")
+        assert held() == 0
     order, sizes = results["data"]["class_order"], results["data"]["task_sizes"]
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     one_by_one = [tuple(order[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
     assert given == ([tuple(order)] if methods[name].info.needs_all_data else one_by_one)
-    gc.collect()
-    assert batches
-    assert all(batch() is None for batch in batches)
 
 
 @pytest.mark.parametrize("opened", ["open", "everything"])

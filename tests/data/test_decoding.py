@@ -667,7 +667,7 @@ def test_without_the_extra_the_reason_says_what_to_install(tmp_path, heif, reque
     smooth(16, 16).save(tmp_path / "saved.heic")
     (tmp_path / "saved.heic").rename(tmp_path / name)
     request.getfixturevalue("without_heif")
-    assert 'pip install "lca[heic]"' in reason(tmp_path / name)
+    assert "pip install pillow-heif" in reason(tmp_path / name)
 
 
 def test_other_formats_need_no_extra(tmp_path, heif, request):

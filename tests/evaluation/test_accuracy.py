@@ -6,7 +6,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, recall_score
 
-from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, intransigence, mean_and_deviation, running_means
+from lca.evaluation.accuracy import AccuracyRecord, correct_by_class, intransigence, running_means
+from lca.results.metrics import metrics_of_counts, summary
 
 # Tasks of 1, 3 and 2 classes; after each task the correct answers per class.
 RECORD = AccuracyRecord(
@@ -30,7 +31,7 @@ def test_both_averages_by_hand():
 
 
 def test_metrics_by_hand():
-    metrics = RECORD.metrics()
+    metrics = metrics_of_counts(RECORD)
     assert metrics["average_accuracy"]["task_mean"] == pytest.approx((100 + 31.25 + 160 / 3) / 3)
     assert metrics["average_accuracy"]["sample_weighted"] == pytest.approx((100 + 1600 / 44 + 3100 / 59) / 3)
     assert metrics["last_accuracy"] == {
@@ -57,13 +58,13 @@ def test_a_single_task_forgets_nothing():
     assert record.forgetting() is None
     assert record.backward_transfer() is None
     assert record.learning_accuracy() == 70
-    assert not {"forgetting", "backward transfer"} & set(record.summary())
-    assert record.metrics()["average_accuracy"] == {"task_mean": 70.0, "sample_weighted": 70.0}
+    assert not {"forgetting", "backward transfer"} & set(summary(record))
+    assert metrics_of_counts(record)["average_accuracy"] == {"task_mean": 70.0, "sample_weighted": 70.0}
 
 
 def test_the_summary_names_the_same_numbers():
-    metrics = RECORD.metrics()
-    assert RECORD.summary() == {
+    metrics = metrics_of_counts(RECORD)
+    assert summary(RECORD) == {
         "average accuracy": metrics["average_accuracy"]["sample_weighted"],
         "average accuracy, task mean": metrics["average_accuracy"]["task_mean"],
         "last accuracy": metrics["last_accuracy"]["sample_weighted"],
@@ -83,7 +84,7 @@ def test_tables_by_task_and_class_by_hand():
 def test_a_task_without_test_images_has_no_accuracy():
     record = AccuracyRecord([[2], [1, 0], [1, 0, 3]], [2, 0, 4], [1, 1, 1])
     with pytest.raises(ValueError, match="task without test images"):
-        record.metrics()
+        metrics_of_counts(record)
 
 
 def test_intransigence_by_hand():
@@ -127,7 +128,7 @@ def test_scikit_learn_agrees(seed):
     assert record.sample_weighted() == pytest.approx(weighted)
     for row, recall, end in zip(record.correct, recalls, ends, strict=True):
         assert [count / size for count, size in zip(row, total[:end], strict=True)] == pytest.approx(list(recall))
-    assert record.metrics()["average_accuracy"]["sample_weighted"] == pytest.approx(sum(weighted) / 4)
+    assert metrics_of_counts(record)["average_accuracy"]["sample_weighted"] == pytest.approx(sum(weighted) / 4)
 
 
 def test_correct_answers_by_class():
@@ -137,15 +138,8 @@ def test_correct_answers_by_class():
     assert correct_by_class(labels[:0], labels[:0], 3) == [0, 0, 0]
 
 
-def test_mean_and_deviation_over_seeds():
-    assert mean_and_deviation([70.0]) == (70.0, None)
-    mean, deviation = mean_and_deviation([70.0, 74.0, 75.0])
-    assert mean == 73
-    assert deviation == pytest.approx(((9 + 1 + 4) / 2) ** 0.5)
-
-
 def test_running_means_end_at_the_average_accuracy():
     record = AccuracyRecord([[8, 8], [6, 6, 7, 7]], [10, 10, 10, 10], [2, 2])
     curve = record.sample_weighted()
     assert running_means(curve) == [80.0, 72.5]
-    assert running_means(curve)[-1] == record.metrics()["average_accuracy"]["sample_weighted"]
+    assert running_means(curve)[-1] == metrics_of_counts(record)["average_accuracy"]["sample_weighted"]

@@ -9,11 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 
 from lca.errors import LcaError
-from lca.evaluation.calibration import STEADINESS, Bin, calibration_error, fit_temperature, reliability, wilson_interval
+from lca.evaluation.calibration import STEADINESS, Bin, calibration_error, fit_temperature, reliability
 
 
 def answers(count, temperature, classes=5, seed=0):
@@ -138,17 +137,9 @@ def test_the_right_temperature_makes_the_calibration_error_small():
     assert error(fit_temperature(logits, labels)) < 2 < 10 < error(1.0)
 
 
-@pytest.mark.parametrize(("correct", "total"), [(0, 1), (1, 1), (0, 40), (40, 40), (3, 7), (90, 100), (499, 1000)])
-def test_the_interval_is_that_of_scipy(correct, total):
-    expected = binomtest(correct, total).proportion_ci(method="wilson")
-    assert wilson_interval(correct, total) == pytest.approx((100 * expected.low, 100 * expected.high), abs=5e-3)
-
-
 def test_nothing_measured_is_an_error():
     with pytest.raises(ValueError, match="no answers"):
         calibration_error(torch.empty(0), torch.empty(0, dtype=torch.bool))
-    with pytest.raises(ValueError, match="no answers"):
-        wilson_interval(0, 0)
 
 
 def test_probabilities_that_are_no_numbers_are_said():

@@ -4,15 +4,15 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from lca.evaluation.transfer import ForwardTransfer
+from lca.evaluation.transfer import forward_transfer
 from lca.statistics.prototypes import nearest_mean
 
 
 def test_the_mean_by_hand():
-    measured = ForwardTransfer([80.0, None, 50.0], [70.0, None, 65.0])
-    assert measured.mean() == pytest.approx((10 - 15) / 2)
-    assert measured.as_json() == {"mean": -2.5, "reached": [80.0, None, 50.0], "pretrained": [70.0, None, 65.0]}
-    assert ForwardTransfer([None], [None]).mean() is None
+    measured = forward_transfer([80.0, None, 50.0], [70.0, None, 65.0])
+    assert measured["mean"] == pytest.approx((10 - 15) / 2)
+    assert measured == {"mean": -2.5, "reached": [80.0, None, 50.0], "pretrained": [70.0, None, 65.0]}
+    assert forward_transfer([None], [None])["mean"] is None
 
 
 def test_the_nearest_mean_is_the_one_of_the_smallest_angle():

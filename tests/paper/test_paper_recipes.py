@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import tiny
-from lca.files import read_json
 from lca.recipe import read_recipe
 from lca.recipe_files import recipe_names
+from lca.results.packs import Pack
 from lca.runs.experiment import run
 from lca.runs.sweep import Cell, expand, known_cells
 
@@ -76,7 +76,7 @@ def test_the_document_counts_the_trainings_and_what_has_been_measured():
         r"^\| `(paper/[\w-]+)` \|.*\| (\d+) \| (\d+) \| (\d+) \|$", DOCUMENT.read_text(), re.M
     ):
         told[name] = tuple(map(int, counts))
-    known = known_cells(read_json(path) for path in PACKS)
+    known = known_cells(Pack.read(path) for path in PACKS)
     assert told == {
         name: (
             len({cell.trunk for cell in cells_of(name, None)}),

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from lca.report.ablation import ablation
-from lca.report.comparison import classifiers
 from lca.report.page import Report
+from lca.results.classifiers import classifiers
 from lca.results.reading import Run, collect
 from packs import made, packed
 

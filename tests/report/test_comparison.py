@@ -5,10 +5,11 @@ import math
 import pytest
 
 from lca.errors import LcaError
-from lca.evaluation.calibration import wilson_interval
+from lca.evaluation.intervals import student_interval, wilson_interval
 from lca.report import comparison, ranking
-from lca.report.comparison import classifiers, differences, student_interval
+from lca.report.comparison import differences
 from lca.report.ranking import mean_ranks, places
+from lca.results.classifiers import STUDENT, WILSON, classifiers
 from lca.results.reading import Run, collect
 from packs import made, packed
 
@@ -41,7 +42,7 @@ def test_mean_deviation_and_interval_over_seeds(pair):
     assert (last.mean, last.deviation) == (70.0, 5.0)
     half = T * 5.0 / math.sqrt(3)
     assert last.interval == pytest.approx((70 - half, 70 + half))
-    assert last.kind == comparison.STUDENT
+    assert last.kind == STUDENT
     assert b.values("last") == {1: 60.0, 2: 55.0, 3: 60.0}
     assert b.values("forgets") == {1: 40.0, 2: 30.0, 3: 30.0}
 
@@ -49,14 +50,13 @@ def test_mean_deviation_and_interval_over_seeds(pair):
 def test_differences_are_paired_by_seed(pair):
     a, b = pair
     found = differences(b, a)["last"]
-    assert found.label == "b"
-    assert found.measured.values == [-10.0, -10.0, -15.0]
+    assert found.values == [-10.0, -10.0, -15.0]
     mean, deviation = -35 / 3, math.sqrt((2 * (5 / 3) ** 2 + (10 / 3) ** 2) / 2)
     half = T * deviation / math.sqrt(3)
-    assert found.measured.interval == pytest.approx((mean - half, mean + half))
+    assert found.interval == pytest.approx((mean - half, mean + half))
     assert found.clear, "from -18.8 to -4.5"
-    assert differences(a, b)["last"].measured.mean == pytest.approx(-mean)
-    forgets = differences(b, a)["forgets"].measured  # 40, 30, 30 minus 20, 20, 30
+    assert differences(a, b)["last"].mean == pytest.approx(-mean)
+    forgets = differences(b, a)["forgets"]  # 40, 30, 30 minus 20, 20, 30
     assert forgets.values == [20.0, 10.0, 0.0]
     assert not differences(b, a)["forgets"].clear, "10 ± 24.8"
 
@@ -64,7 +64,7 @@ def test_differences_are_paired_by_seed(pair):
 def test_only_shared_seeds_with_the_same_tasks_are_paired():
     others = {2: B[2], 3: B[3], 4: B[1]}
     (rows,) = classifiers(runs(a=A, b=others)).values()
-    assert differences(rows[1], rows[0])["last"].measured.values == [-10.0, -15.0]
+    assert differences(rows[1], rows[0])["last"].values == [-10.0, -15.0]
     moved = Run("c", made({"default": B[1]}, seed=1, classes=["class 1", "class 0", "class 2", "class 3"]))
     (rows,) = classifiers([*runs(a=A), moved]).values()
     assert differences(rows[1], rows[0]) == {}, "another class order"
@@ -73,17 +73,11 @@ def test_only_shared_seeds_with_the_same_tasks_are_paired():
 def test_one_seed_without_predictions_has_a_difference_and_no_interval():
     (rows,) = classifiers(runs(a={1: A[1]}, b={1: B[1]})).values()
     found = differences(rows[1], rows[0])["AA"]
-    assert (found.measured.values, found.measured.interval) == ([-5.0], None)
+    assert (found.values, found.interval) == ([-5.0], None)
     assert not found.clear
     assert rows[0].measured["last"].interval == wilson_interval(28, 40)
-    assert rows[0].measured["last"].kind == comparison.WILSON
+    assert rows[0].measured["last"].kind == WILSON
     assert rows[0].measured["AA"].interval is None
-
-
-def test_values_that_do_not_vary_have_no_interval():
-    assert student_interval([3.0, 3.0, 3.0]) is None
-    low, high = student_interval([1.0, 2.0])
-    assert (low, high) == pytest.approx((1.5 - 12.706204736432095 / 2, 1.5 + 12.706204736432095 / 2))
 
 
 def test_ranks():

@@ -14,8 +14,7 @@ from lca.report.figures import (
     reliability_diagram,
 )
 from lca.report.radars import radar
-from lca.results.tables import rows_of
-from packs import results
+from packs import results, rows_of
 
 
 def colours(path):

@@ -6,11 +6,12 @@ import re
 import pytest
 
 from lca.errors import LcaError
-from lca.report.comparison import METRICS, classifiers
-from lca.report.formats import as_csv, as_latex, as_markdown, latex_text
+from lca.report.formats import as_csv, as_latex, as_markdown
 from lca.report.page import Report
+from lca.report.tables import OVERALL, latex_text
+from lca.results.classifiers import classifiers
+from lca.results.metrics import columns, summary
 from lca.results.reading import Run, collect
-from lca.results.tables import OVERALL
 from packs import damage, made, packed
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
@@ -38,9 +39,9 @@ def test_csv_comes_back_with_all_digits(found):
         ("good", "2"),
     ]
     for line, (row, place) in zip(read, [(r, p) for r in found["digits"] for p in (0, 1)], strict=True):
-        summary = row.records[place].summary()
-        assert {name: float(line[name]) for name in METRICS.values()} == {
-            name: summary[name] for name in METRICS.values()
+        expected = summary(row.records[place])
+        assert {name: float(line[name]) for name in columns().values()} == {
+            name: expected[name] for name in columns().values()
         }
         assert (int(line["bytes"]), float(line["seconds"])) == (1_500_000, 17.0)
 

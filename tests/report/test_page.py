@@ -15,13 +15,16 @@ import torch
 from PIL import Image
 
 import tiny
+from lca.data.sources import load_source
 from lca.errors import LcaError
-from lca.evaluation.resampling import paired_differences, seed_intervals
+from lca.evaluation.intervals import paired_differences, seed_intervals
 from lca.progress import Progress
 from lca.report import comparison
 from lca.report.confusions import confusions
 from lca.report.facts import drift_of, pooled_reliability
 from lca.report.page import Report
+from lca.results.classifiers import IMAGES, classifiers
+from lca.results.metrics import columns, metrics_of, summary
 from lca.results.reading import Run, collect
 from lca.results.stored import StoredAnswers, read_run
 from lca.runs.experiment import run
@@ -120,8 +123,8 @@ def test_a_sweep_with_its_folders(seeds):
     for branch in ("none", "best"):
         row = page.row(f"im {branch}")
         assert row[1] == "2"
-        intervals = seed_intervals([answers[branch].outcomes() for _, answers in read], True, 20)
-        for cell, (column, name) in zip(row[2:6], comparison.METRICS.items(), strict=True):
+        intervals = seed_intervals([answers[branch].outcomes() for _, answers in read], True, summary, 20)
+        for cell, (column, name) in zip(row[2:6], columns().items(), strict=True):
             path = {"AA": ("average_accuracy", "sample_weighted"), "AA task": ("average_accuracy", "task_mean")}
             path |= {"last": ("last_accuracy", "sample_weighted"), "forgets": ("forgetting",)}
             values = []
@@ -139,7 +142,7 @@ def test_a_sweep_with_its_folders(seeds):
     assert "seeds 5, 6" in texts
     assert "AUROC" in texts
     names = set(report.figures)
-    best = comparison.choose(comparison.classifiers(collect([seeds]).runs)["digits"], None).branch
+    best = comparison.choose(classifiers(collect([seeds]).runs)["digits"], None).branch
     assert {f"digits-{what}" for what in ("bars", "curves", "running-means", f"minus-im-{best}")} <= names
     assert {f"digits-im-{branch}-{what}" for branch in ("none", "best") for what in ("matrix", "tasks")} <= names
     assert (
@@ -175,7 +178,7 @@ def test_confusions_with_pictures(seeds):
     best = answers[
         max(results["branches"], key=lambda b: results["branches"][b]["metrics"]["average_accuracy"]["sample_weighted"])
     ]
-    truth, answer, times = best.metrics()["most_confused"][0]
+    truth, answer, times = metrics_of(best)["most_confused"][0]
     rows = [row for row in page.rows if row[:2] == [truth, answer]]
     assert (
         rows[0][2].strip()
@@ -186,7 +189,7 @@ def test_confusions_with_pictures(seeds):
     assert page.images
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(page.images[0].partition(",")[2]))))
     assert picture.shape == (72, 72, 3)
-    source = tiny.load_source(tiny.recipe().data, 0, 16, Progress()).test.of_classes(results["data"]["class_order"])
+    source = load_source(tiny.recipe().data, 0, 16, Progress()).test.of_classes(results["data"]["class_order"])
     names = results["data"]["class_order"]
     wrong = (best.labels == names.index(truth)) & (best.after[-1]["prediction"] == names.index(answer))
     first = source.image(int(torch.nonzero(wrong)[0])).permute(1, 2, 0).numpy()
@@ -420,7 +423,7 @@ def test_reliability_of_several_runs_together():
 def test_drift_by_hand():
     after = [{"unknown": torch.tensor([1.0, 3.0])}, {"unknown": torch.tensor([2.0, 4.0, 7.0])}]
     stored = StoredAnswers(("a", "b"), [1, 1], torch.tensor([0, 0, 1]), after)
-    (row,) = comparison.classifiers([Run("a", made({"default": [[1], [1, 1]]}, sizes=(1, 1)))])["digits"]
+    (row,) = classifiers([Run("a", made({"default": [[1], [1, 1]]}, sizes=(1, 1)))])["digits"]
     row.runs[0].__dict__["answers"] = {"default": stored}
     assert drift_of(row) == [[2.0, 3.0], [7.0]], (
         "the median of the first class's two images rises, the other has one image"
@@ -429,13 +432,13 @@ def test_drift_by_hand():
 
 def test_one_seed_is_compared_image_by_image(seeds):
     (folder,) = (seeds / "cells").glob("im-5-*")
-    ((none, best),) = comparison.classifiers(collect([folder]).runs, 50).values()
+    ((none, best),) = classifiers(collect([folder]).runs, 50).values()
     answers = read_run(folder)[1]
-    expected = paired_differences(answers["none"].outcomes(), answers["best"].outcomes(), 50)
+    expected = paired_differences(answers["none"].outcomes(), answers["best"].outcomes(), summary, 50)
     found = comparison.differences(none, best)
-    for column, name in comparison.METRICS.items():
-        assert (found[column].measured.mean, found[column].measured.interval) == expected[name]
-        assert found[column].measured.kind == comparison.IMAGES
+    for column, name in columns().items():
+        assert (found[column].mean, found[column].interval) == expected[name]
+        assert found[column].kind == IMAGES
 
 
 def test_equals_are_not_called_the_best(tmp_path):
@@ -506,7 +509,7 @@ def test_all_that_takes_long_has_a_progress(seeds, monkeypatch):
             open_.remove(what)
             told.append((what, total, sum(done)))
 
-    monkeypatch.setattr(comparison, "seed_intervals", draw)
+    monkeypatch.setattr("lca.results.classifiers.seed_intervals", draw)
     with pytest.raises(LcaError, match="no classifier 'nobody'"):
         page_of(seeds, reference="nobody", progress=Recorder())
     assert not told, "what is wrong is told first"

@@ -16,7 +16,8 @@ from lca.errors import LcaError
 from lca.files import hold, is_held
 from lca.report import watch as watching
 from lca.report.tensorboard import TensorBoardLog
-from lca.report.watch import LogReader, RunState, is_sweep, watch, watch_sweep
+from lca.report.watch import LogReader, RunState, watch, watch_sweep
+from lca.results.folder import SweepFiles
 from lca.results.reading import collect
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
@@ -209,8 +210,8 @@ def cells_shown(folder, *, terminal=False, **options):
 
 
 def test_a_sweep_shows_its_cells(sweep_folder):
-    assert is_sweep(sweep_folder)
-    assert not is_sweep(sweep_folder / "cells" / "im-5-abc5")
+    assert SweepFiles(sweep_folder).exists()
+    assert not SweepFiles(sweep_folder / "cells" / "im-5-abc5").exists()
     text = cells_shown(sweep_folder)
     assert text.splitlines()[0].endswith("1 finished, 1 stopped, 1 failed")
     rows = {line.split()[2]: line.split() for line in text.splitlines() if line.startswith("im ")}
@@ -282,7 +283,7 @@ def test_a_report_of_a_sweep_without_a_pack(sweep_folder):
 
 def test_a_pack_that_is_older_than_its_cells(sweep_folder):
     entries = [{"key": f"abc{seed}", "label": "IM λ=1", "seed": seed, "status": "open"} for seed in (5, 6)]
-    (sweep_folder / "pack.json").write_text(json.dumps({"cells": entries}))
+    (sweep_folder / "pack.json").write_text(json.dumps({"format": 1, "cells": entries}))
     found = collect([sweep_folder])
     assert [(run.label, run.seed) for run in found.runs] == [("IM λ=1", 5)], "finished since"
     assert [*map(str, found.unfinished)] == ["IM λ=1, seed 6, is stopped"], (
@@ -323,7 +324,7 @@ def test_tensorboard_has_the_losses_and_accuracies(finished, tmp_path):
 
 def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(LcaError, match=r"pip install 'lca\[tensorboard\]'"):
+    with pytest.raises(LcaError, match=r"pip install tensorboard"):
         TensorBoardLog(tmp_path)
 
 

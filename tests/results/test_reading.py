@@ -6,12 +6,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lca.cli import app
-from lca.cli.runs import _show
 from lca.errors import LcaError
 from lca.recipe import merge_mappings
-from lca.report.comparison import classifiers
 from lca.report.page import Report
-from lca.results.reading import collect
+from lca.report.terminal import present
+from lca.results.classifiers import classifiers
+from lca.results.reading import Run, collect
 from packs import made, packed
 
 ROWS = {"none": [[9, 9], [7, 7, 7, 7]], "lca": [[9, 9], [8, 8, 8, 8]]}
@@ -170,6 +170,6 @@ def test_without_a_finished_run_the_others_are_counted(tmp_path):
 
 
 def test_the_figures_of_a_sweep_have_names_without_spaces(tmp_path):
-    _show([("IM", results(1)), ("IM", results(1, data={"evaluate": "validation"}))], tmp_path, "a title")
+    present([Run("IM", results(1)), Run("IM", results(1, data={"evaluate": "validation"}))], tmp_path, "a title")
     names = {path.name for path in tmp_path.glob("*.png")}
     assert names == {"accuracy-digits.png", "accuracy-digits-validation-images.png"}

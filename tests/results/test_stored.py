@@ -7,6 +7,7 @@ from sklearn.metrics import accuracy_score
 
 from lca.errors import LcaError
 from lca.files import load_tensors, save_tensors, write_json
+from lca.results.metrics import metrics_of
 from lca.results.stored import StoredAnswers, read_run
 
 # Tasks {cat, dog} and {owl, fox, elk}; 2, 3, 1, 2 and 1 test images.
@@ -45,7 +46,7 @@ def test_all_of_it_by_hand():
     record = answers().record()
     assert record.correct == [[1, 2], [1, 1, 0, 2, 0]]
     assert record.total == [2, 3, 1, 2, 1]
-    metrics = answers().metrics()
+    metrics = metrics_of(answers())
     assert metrics["last_accuracy"]["sample_weighted"] == pytest.approx(100 * 4 / 9)
     known = metrics["task_known"]
     assert known["after_each_task"]["sample_weighted"] == pytest.approx([60, 100 * 7 / 9])
@@ -93,7 +94,7 @@ def test_other_code_agrees_on_random_answers(sizes):
         )
     stored = [{name: torch.from_numpy(each) for name, each in part.items()} for part in after]
     names = tuple(map(str, range(len(tasks))))
-    found = StoredAnswers(names, sizes, torch.from_numpy(labels), stored).metrics()
+    found = metrics_of(StoredAnswers(names, sizes, torch.from_numpy(labels), stored))
     for what, metrics in (("prediction", found), ("prediction within task", found["task_known"])):
         matrix, weighted = np.full((len(sizes), len(sizes)), np.nan), []
         for task, part in enumerate(after):
@@ -148,7 +149,7 @@ def test_a_next_task_of_one_class_says_nothing():
     ],
 )
 def test_what_was_not_stored_is_not_made_up(name, metric):
-    metrics, all_of_it = answers(after=without(name)).metrics(), answers().metrics()
+    metrics, all_of_it = metrics_of(answers(after=without(name))), metrics_of(answers())
     assert metrics.pop(metric) is None
     assert all_of_it.pop(metric) is not None
     assert metrics == all_of_it
@@ -173,8 +174,8 @@ def test_a_run_folder_is_read(tmp_path):
     results, found = read_run(tmp_path / "run")
     assert results["data"]["task_sizes"] == SIZES
     assert list(found) == ["b"]
-    assert found["b"].metrics() == answers().metrics()
-    assert read_run(tmp_path / "run" / "results.json")[1]["b"].metrics() == answers().metrics()
+    assert metrics_of(found["b"]) == metrics_of(answers())
+    assert metrics_of(read_run(tmp_path / "run" / "results.json")[1]["b"]) == metrics_of(answers())
 
 
 def test_what_is_no_finished_run_is_said(tmp_path):

@@ -1,7 +1,7 @@
 """Sweeps: the grid, its shards, failed and finished cells, packs."""
 
 import json
-from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -9,10 +9,12 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, read_json, write_json
 from lca.methods import methods
+from lca.results.folder import RunFiles, SweepFiles
+from lca.results.packs import Pack
 from lca.results.reading import collect
 from lca.runs import sweep as sweeps
 from lca.runs.budget import Budget, BudgetSpent
-from lca.runs.sweep import Cell, expand, merge_packs, shard, sweep
+from lca.runs.sweep import Cell, expand, shard, sweep
 
 BASE = tiny.recipe(training={"epochs": 1}, data={"tasks": [5, 5], "train_limit": 4}).dump()
 IM = {"name": "im", "align": ["none"]}
@@ -148,22 +150,23 @@ def test_a_failed_cell_is_reported_the_others_run_and_it_is_tried_again(tmp_path
     cells = expand({**BASE, "cells": [{"method": "joint"}, {"method": "finetune"}]})
     packed = sweep(cells, tmp_path)
     assert seen == ["joint", "finetune"]
-    assert [(entry["label"], entry["status"]) for entry in packed["cells"]] == [
+    assert [(cell.label, cell.state) for cell in packed.cells] == [
         ("joint", "failed"),
         ("finetune", "finished"),
     ]
-    assert packed["cells"][0]["error"] == "RuntimeError: the disk is on fire"
-    assert "results" not in packed["cells"][0]
-    assert packed == read_json(tmp_path / "pack.json")
-    failure = read_json(tmp_path / "cells" / cells[0].folder / "failed.json")
+    assert packed.cells[0].error == "RuntimeError: the disk is on fire"
+    assert packed.cells[0].stored is None
+    assert packed == Pack.read(tmp_path / "pack.json")
+    folder = SweepFiles(tmp_path).cell(cells[0].folder)
+    failure = read_json(folder / "failed.json")
     assert "Traceback" in failure["traceback"]
     broken["on"] = False
     seen.clear()
     packed = sweep(cells, tmp_path)
     assert seen == ["joint"], "what is finished is not run again"
-    assert [entry["status"] for entry in packed["cells"]] == ["finished", "finished"]
+    assert [cell.state for cell in packed.cells] == ["finished", "finished"]
     assert not list(tmp_path.rglob("failed.json"))
-    assert packed["cells"][0]["results"] == read_json(tmp_path / "cells" / cells[0].folder / "results.json")
+    assert packed.cells[0].results == read_json(folder / "results.json")
 
 
 def test_a_spent_budget_leaves_a_pack_and_the_sweep_goes_on(tmp_path):
@@ -184,13 +187,13 @@ def test_a_spent_budget_leaves_a_pack_and_the_sweep_goes_on(tmp_path):
         except BudgetSpent:
             slices += 1
             assert slices < 20
-            states = [entry["status"] for entry in read_json(tmp_path / "pack.json")["cells"]]
+            states = [cell.state for cell in Pack.read(tmp_path / "pack.json").cells]
             assert "failed" not in states
             assert "open" in states
     assert slices >= 2
     whole = sweep(cells, tmp_path / "whole")
-    for one, two in zip(packed["cells"], whole["cells"], strict=True):
-        assert one["results"]["branches"] == two["results"]["branches"]
+    for one, two in zip(packed.cells, whole.cells, strict=True):
+        assert one.results["branches"] == two.results["branches"]
 
 
 def test_branch_cells_share_one_training(tmp_path):
@@ -199,53 +202,58 @@ def test_branch_cells_share_one_training(tmp_path):
     sweep(cells, tmp_path)
     trained = []
     for cell in cells:
-        lines = (tmp_path / "cells" / cell.folder / "log.jsonl").read_text().splitlines()
+        lines = RunFiles(SweepFiles(tmp_path).cell(cell.folder)).log_file.read_text().splitlines()
         trained.append(sum(json.loads(line).get("phase") == "finetune" for line in lines))
     assert trained == [2, 0, 0]
 
 
 def entry(key, status, **more):
-    return {"key": key, "label": key, "seed": 1, "status": status, **more}
+    return {"key": key, "label": key, "seed": 1, "source": "x", "status": status, **more}
+
+
+def results(number):
+    return {"number": number, "branches": {}}
 
 
 def test_packs_are_merged_cell_by_cell(tmp_path):
     one = {
         "format": 1,
-        "cells": [entry("a", "failed", error="x"), entry("b", "open"), entry("c", "finished", results=1)],
+        "cells": [entry("a", "failed", error="x"), entry("b", "open"), entry("c", "finished", results=results(1))],
     }
-    two = {"format": 1, "cells": [entry("a", "finished", results=2), entry("b", "failed", error="y")]}
-    three = {"format": 1, "cells": [entry("c", "finished", results=3), entry("d", "open"), entry("b", "open")]}
+    two = {"format": 1, "cells": [entry("a", "finished", results=results(2)), entry("b", "failed", error="y")]}
+    three = {"format": 1, "cells": [entry("c", "finished", results=results(3)), entry("d", "open"), entry("b", "open")]}
     for path, content in (("1.json", one), ("2.json", two), ("3.json", three)):
         write_json(tmp_path / path, content)
-    merged = merge_packs(read_json(tmp_path / f"{number}.json") for number in (1, 2, 3))
-    assert merged == {
-        "format": 1,
+    Pack.merged(Pack.read(tmp_path / f"{number}.json") for number in (1, 2, 3)).write(tmp_path / "merged.json")
+    assert read_json(tmp_path / "merged.json") == {
+        "format": 2,
         "cells": [
-            entry("a", "finished", results=2),
+            entry("a", "finished", results=results(2)),
             entry("b", "failed", error="y"),
-            entry("c", "finished", results=1),
+            entry("c", "finished", results=results(1)),
             entry("d", "open"),
         ],
     }
 
 
-@pytest.mark.parametrize("content", [{}, {"format": 2, "cells": []}, {"format": 1}])
-def test_what_is_no_pack_is_refused(content):
-    with pytest.raises(LcaError, match="expected a pack of format 1"):
-        merge_packs([content])
+@pytest.mark.parametrize("content", [{}, {"format": 3, "cells": []}, {"format": 1}, {"cells": []}])
+def test_what_is_no_pack_is_refused(content, tmp_path):
+    write_json(tmp_path / "pack.json", content)
+    with pytest.raises(LcaError, match=r"neither a run folder nor a pack|format (3|None), this version reads packs"):
+        Pack.read(tmp_path / "pack.json")
 
 
 def test_shards_merged_are_the_whole_sweep(tmp_path):
     cells = expand(small(grid={"seed": [1, 2, 3]}))
     whole = sweep(cells, tmp_path / "whole")
     parts = [sweep(shard(cells, number, 2), tmp_path / f"part-{number}") for number in (1, 2)]
-    merged = merge_packs(parts)
+    merged = Pack.merged(parts)
 
     def numbers(packed):
-        return {each["key"]: each["results"]["branches"] for each in packed["cells"]}
+        return {cell.key: cell.results["branches"] for cell in packed.cells}
 
     assert numbers(merged) == numbers(whole)
-    assert len(merged["cells"]) == 3
+    assert len(merged.cells) == 3
 
 
 def test_cells_that_a_table_would_mix_are_refused():
@@ -263,43 +271,51 @@ def test_shards_in_one_folder_share_one_pack(tmp_path):
     with tiny.tiny_backbone():
         for number in (1, 2):
             packed = sweep(cells, tmp_path, only=shard(cells, number, 2))
-    assert [cell["status"] for cell in packed["cells"]] == ["finished", "finished"]
-    assert read_json(tmp_path / "pack.json") == packed
+    assert [cell.state for cell in packed.cells] == ["finished", "finished"]
+    assert Pack.read(tmp_path / "pack.json") == packed
+
+
+def with_results(pack, key=None, **changes):
+    """The pack with other results of its first cell."""
+    first, *others = pack.cells
+    changed = replace(first, key=key or first.key, stored={**first.stored, **changes})
+    return Pack([changed, *others])
 
 
 def test_results_of_a_pack_are_taken_over(tmp_path, monkeypatch):
     cells = expand(small(grid={"seed": [1, 2]}))
     first = sweep(cells, tmp_path / "first", only=cells[:1])
-    older = deepcopy(first)
-    older["cells"][0]["key"] = "of other options"
-    del older["cells"][0]["results"]["recipe"]["strangers"]  # as if it had not been an option then
+    recipe = {**first.cells[0].recipe}
+    del recipe["strangers"]  # as if it had not been an option then
+    older = with_results(first, recipe=recipe, key="of other options")
     seen = ran(monkeypatch)
     packed = sweep(cells, tmp_path / "second", reuse=[older])
     assert len(seen) == 1
-    assert packed["cells"][0]["results"]["branches"] == first["cells"][0]["results"]["branches"]
-    assert packed["cells"][1]["status"] == "finished"
+    assert packed.cells[0].results["branches"] == first.cells[0].results["branches"]
+    assert packed.cells[1].state == "finished"
 
 
 def test_cells_that_saw_other_images_are_named(tmp_path):
     cells = expand(small(cells=[{}, {"label": "other", "training": {"lr": 0.1}}]))
     packed = sweep(cells, tmp_path / "first")
-    packed["cells"][0]["results"]["data"]["sha256"] = "of other images"
+    data = packed.cells[0].results["data"] | {"sha256": "of other images"}
+    packed = with_results(packed, data=data)
     with pytest.warns(UserWarning, match=r"digits: 1 of 2 cells of a seed saw other images than the rest"):
         sweep(cells, tmp_path / "second", reuse=[packed])
 
 
 def test_what_was_measured_of_robustness_travels_with_the_pack(tmp_path):
     cells = expand(small())
-    assert "robustness" not in sweep(cells, tmp_path / "first")["cells"][0]
+    assert not sweep(cells, tmp_path / "first").cells[0].robustness
     scores = {"branch": "default", "clean": 80.0, "images": 10, "generated": True}
     scores |= {"corrupted": {"fog": {"1": 70.0}}, "perturbed": {}}
-    write_json(tmp_path / "first" / "cells" / cells[0].folder / "robustness.json", scores)
-    before = read_json(tmp_path / "first" / "pack.json")
+    write_json(SweepFiles(tmp_path / "first").cell(cells[0].folder) / "robustness.json", scores)
+    before = Pack.read(tmp_path / "first" / "pack.json")
     packed = sweep(cells, tmp_path / "first")
-    assert packed["cells"][0]["robustness"] == [scores]
-    assert merge_packs([before, packed]) == merge_packs([packed, before]) == packed
+    assert packed.cells[0].robustness == [scores]
+    assert Pack.merged([before, packed]) == Pack.merged([packed, before]) == packed
     assert sweep(cells, tmp_path / "second", reuse=[packed]) == packed
-    write_json(tmp_path / "packed.json", packed)
+    packed.write(tmp_path / "packed.json")
     for place in ("packed.json", "second"):
         (run,) = collect([tmp_path / place]).runs
         assert run.robustness["default"].accuracy_c == 70
@@ -310,10 +326,10 @@ def test_cells_that_another_process_runs_are_left_to_it(tmp_path, monkeypatch):
     seen = ran(monkeypatch)
     with hold(tmp_path / "running" / cells[0].trunk, "busy"):
         packed = sweep(cells, tmp_path)
-    assert [cell["status"] for cell in packed["cells"]] == ["open", "finished"]
+    assert [cell.state for cell in packed.cells] == ["open", "finished"]
     assert len(seen) == 1
     packed = sweep(cells, tmp_path)
-    assert [cell["status"] for cell in packed["cells"]] == ["finished", "finished"]
+    assert [cell.state for cell in packed.cells] == ["finished", "finished"]
 
 
 def test_a_cell_that_failed_meanwhile_is_not_tried_by_every_process(tmp_path, monkeypatch, broken):
@@ -329,4 +345,4 @@ def test_a_cell_that_failed_meanwhile_is_not_tried_by_every_process(tmp_path, mo
     monkeypatch.setattr(sweeps, "run", another_works_meanwhile)
     packed = sweep(cells, tmp_path)
     assert seen == ["joint", "finetune"]
-    assert [cell["status"] for cell in packed["cells"]] == ["finished", "failed"]
+    assert [cell.state for cell in packed.cells] == ["finished", "failed"]

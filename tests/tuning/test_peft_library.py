@@ -209,5 +209,5 @@ def test_layers_that_are_not_there_are_an_error_and_leave_nothing(make_vit):
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(LcaError, match=r"pip install lca\[peft\]"):
+    with pytest.raises(LcaError, match=r"pip install peft"):
         section(name="peft:ia3", options=QKV)

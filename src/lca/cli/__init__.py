@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import lca
-from lca.cli import datasets, diagnosis, lists, metrics, models, report, robustness, runs, ship, theory
+from lca.cli import datasets, diagnosis, lists, models, report, results, robustness, runs, ship, theory
 from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph
 from lca.errors import LcaError
 
@@ -29,11 +29,11 @@ VERBS: dict[str, dict[str, Any]] = {
         "run": runs.run_command,
         "sweep": runs.sweep_command,
         "watch": report.watch_command,
-        "merge": runs.merge_command,
+        "merge": results.merge_command,
     },
     "Results": {
-        "show": runs.show_command,
-        "metrics": metrics.metrics_command,
+        "show": results.show_command,
+        "metrics": results.metrics_command,
         "report": report.report_command,
         "robustness": robustness.robustness_command,
     },

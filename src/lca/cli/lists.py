@@ -131,7 +131,7 @@ def tuners_command(
     entry(
         "peft:NAME",
         "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
-        'Needs `pip install "lca[peft]"`.',
+        "Needs `pip install peft`.",
     )
 
 

@@ -61,56 +61,30 @@ def report_command(
 
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
-    if markdown + latex + csv > 1:
-        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
-    if (markdown or latex or csv) and (images or figures):
+    form = _form(markdown, latex, csv)
+    if form and (images or figures):
         raise LcaError("--images and --figures belong to the page, not to a table")
-    if overall and not (markdown or latex):
+    if overall and form not in ("markdown", "latex"):
         raise LcaError("--overall is a part of --markdown or --latex: give one of them too")
-    if out is not None and out.is_dir():
-        raise LcaError(f"--out {out} is a folder; give the name of a file in it")
-    if out is not None and not out.parent.is_dir():
-        raise LcaError(f"--out: there is no folder {out.parent}")
-    if missing := [str(path) for path in paths if not path.exists()]:
-        raise LcaError(f"there is no file or folder {', '.join(missing)}; `lca run` and `lca sweep` make them")
+    _check_paths(paths, out)
 
     from lca.files import write_atomic
     from lca.progress import choose_progress
-    from lca.report import comparison, formats, ranking
     from lca.report.drawing import save
+    from lca.report.formats import table
     from lca.report.page import Report
     from lca.results.reading import collect
 
-    progress = choose_progress(quiet)
-    found = collect(paths)
-    if markdown or latex or csv:
-        rows = comparison.classifiers(found.runs, draws, only)
-        comparison.check_reference(rows, reference)
-        if not csv:
-            comparison.measure(rows, progress)
-        together = ranking.overall(rows) if overall else None
-        if overall and together is None:
-            raise LcaError("--overall needs several data sets, and classifiers that all of them have")
-        if together is not None:
-            text = formats.overall_markdown(together) if markdown else formats.overall_latex(together)
-        elif markdown:
-            text = formats.as_markdown(rows, reference, found.left_out())
-        else:
-            text = formats.as_latex(rows, reference, found.left_out()) if latex else formats.as_csv(rows)
+    progress, found = choose_progress(quiet), collect(paths)
+    if form:
+        text = table(found, form, draws, only, reference, overall=overall, progress=progress)
         if out is None:
             print(text, end="")
         else:
             write_atomic(out, text.encode())
         return
-    report = Report(
-        title or ", ".join(path.resolve().name for path in paths),
-        draws,
-        reference,
-        detail,
-        only=only,
-        images=images,
-        progress=progress,
-    )
+    title = title or ", ".join(path.resolve().name for path in paths)
+    report = Report(title, draws, reference, detail, only=only, images=images, progress=progress)
     out = out or Path("report.html")
     write_atomic(out, report.page(found).encode())
     print(f"the report is {out}")
@@ -119,6 +93,23 @@ def report_command(
             save(figure, figures / f"{name}.png")
             save(figure, figures / f"{name}.svg")
         print(f"its {len(report.figures)} figures are in {figures}")
+
+
+def _form(markdown: bool, latex: bool, csv: bool) -> str | None:
+    """Which of the tables; None is the page."""
+    given = [name for name, wanted in (("markdown", markdown), ("latex", latex), ("csv", csv)) if wanted]
+    if len(given) > 1:
+        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
+    return given[0] if given else None
+
+
+def _check_paths(paths: list[Path], out: Path | None) -> None:
+    if out is not None and out.is_dir():
+        raise LcaError(f"--out {out} is a folder; give the name of a file in it")
+    if out is not None and not out.parent.is_dir():
+        raise LcaError(f"--out: there is no folder {out.parent}")
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise LcaError(f"there is no file or folder {', '.join(missing)}; `lca run` and `lca sweep` make them")
 
 
 def watch_command(
@@ -150,9 +141,10 @@ def watch_command(
     from rich.console import Console
 
     from lca.report.tensorboard import TensorBoardLog
-    from lca.report.watch import is_sweep, watch, watch_sweep
+    from lca.report.watch import watch, watch_sweep
+    from lca.results.folder import SweepFiles
 
-    sweep = is_sweep(run)
+    sweep = SweepFiles(run).exists()
     if sweep and tensorboard is not None:
         raise LcaError(f"{run} is a sweep; TensorBoard takes one run, such as {run / 'cells' / '*'}")
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)

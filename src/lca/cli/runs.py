@@ -1,4 +1,4 @@
-"""Verbs for runs: run, sweep, show, merge."""
+"""Verbs for runs: run, sweep."""
 
 import shlex
 import sys
@@ -12,9 +12,7 @@ from lca.cli.common import BUDGET_SPENT, INTERRUPTED, SOME_FAILED, Overrides, Qu
 from lca.errors import LcaError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lca.results.tables import Row
+    from lca.results.packs import Pack
     from lca.runs.sweep import Cell
 
 BudgetText = Annotated[
@@ -59,6 +57,8 @@ def run_command(
     from lca.progress import choose_progress
     from lca.ranks import joined
     from lca.recipe import load_recipe
+    from lca.report.terminal import present
+    from lca.results.reading import Run
     from lca.runs.budget import Budget
     from lca.runs.experiment import run
 
@@ -75,7 +75,7 @@ def run_command(
             )
         )
     if ranks.leads:
-        _show([(loaded.name, results)], folder, loaded.name)
+        present([Run(loaded.name, results)], folder, loaded.name)
 
 
 def sweep_command(
@@ -121,9 +121,9 @@ def sweep_command(
 
       lca sweep paper/main-table --scale mini --reuse results/compare-mini.json
     """
-    from lca.files import read_json
     from lca.progress import choose_progress
     from lca.ranks import launched
+    from lca.results.packs import Pack
     from lca.runs.budget import Budget
     from lca.runs.sweep import read_sweep, sweep
 
@@ -136,7 +136,7 @@ def sweep_command(
             cells,
             folder,
             only=None if shard is None else _part(cells, shard),
-            reuse=[read_json(path) for path in reuse],
+            reuse=[Pack.read(path) for path in reuse],
             trunks=trunks,
             budget=Budget.parse(budget),
             progress=choose_progress(quiet),
@@ -154,57 +154,6 @@ def _part(cells: "list[Cell]", text: str) -> "list[Cell]":
     if not number.isdigit() or not count.isdigit():
         raise LcaError(f"--shard takes I/N, for example 1/4; got {text!r}")
     return shard(cells, int(number), int(count))
-
-
-def show_command(
-    paths: Annotated[list[Path], typer.Argument(help="Run folders, sweep folders or pack files.")],
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table instead.")] = False,
-    pivot: Annotated[bool, typer.Option("--pivot", help="Markdown: a line per branch, a column per cell.")] = False,
-) -> None:
-    """Show the results of runs again.
-
-    Examples:
-
-      lca show runs/demo
-
-      lca show runs/best runs/paper --markdown
-
-      lca show results/tune-best.json --pivot
-    """
-    from lca.results.reading import collect
-    from lca.results.tables import markdown as as_markdown
-    from lca.results.tables import pivot_markdown, rows_of
-    from lca.text import markdown_text
-
-    found = collect(paths)
-    rows = rows_of([(run.label, run.results) for run in found.runs])
-    if pivot:
-        print(pivot_markdown(rows), end="")
-    elif markdown:
-        print(as_markdown(rows), end="")
-    else:
-        _print(rows, ", ".join(str(path) for path in paths))
-    for line in found.left_out():
-        print(f"\n{markdown_text(line)}" if pivot or markdown else line)
-
-
-def merge_command(
-    packs: Annotated[list[Path], typer.Argument(help="Pack files of sweeps, from any machines.")],
-    out: Annotated[Path, typer.Option("--out", help="The merged pack file.")],
-) -> None:
-    """Merge the packs of several machines or shards into one.
-
-    Example:
-
-      lca merge machine-1/pack.json machine-2/pack.json --out pack.json
-    """
-    from lca.files import read_json, write_json
-    from lca.runs.sweep import merge_packs
-
-    merged = merge_packs(read_json(path) for path in packs)
-    write_json(out, merged)
-    states = [cell["status"] for cell in merged["cells"]]
-    print(", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "open")))
 
 
 def _resumable(work: Callable[[], Any]) -> Any:
@@ -228,38 +177,15 @@ def _resumable(work: Callable[[], Any]) -> Any:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _show(pairs: list[tuple[str, Any]], folder: Path, title: str) -> None:
-    from lca.report.drawing import file_name
-    from lca.report.figures import accuracy_curves
-    from lca.results.tables import by_source, markdown, rows_of, short_name
-
-    rows = rows_of(pairs)
-    _print(rows, title)
-    figures = []
-    for source, own in by_source(rows).items():
-        alone = len(own) == len(rows)
-        figures.append("accuracy.png" if alone else f"{file_name('accuracy', short_name(source))}.png")
-        accuracy_curves(own, folder / figures[-1], title if alone else f"{title}, {source}")
-    (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
-    print(f"results, table.md and {', '.join(figures)} are in {folder}")
-
-
-def _print(rows: "Sequence[Row]", title: str) -> None:
-    """A table for every data set, and one of all together."""
-    from lca.results.tables import by_source, print_overall, print_rows
-
-    for source, own in by_source(rows).items():
-        print_rows(own, title if len(own) == len(rows) else f"{title}, {source}")
-    print_overall(rows, title)
-
-
-def _show_pack(packed: dict[str, Any], folder: Path, title: str) -> int:
+def _show_pack(pack: "Pack", folder: Path, title: str) -> int:
     """Show what finished; list and count what failed."""
-    finished = [(cell["label"], cell["results"]) for cell in packed["cells"] if cell["status"] == "finished"]
-    failed = [cell for cell in packed["cells"] if cell["status"] == "failed"]
-    if finished:
-        _show(finished, folder, title)
+    from lca.report.terminal import present
+    from lca.results.folder import FAILED
+    from lca.results.reading import Run
+
+    failed = [cell for cell in pack.cells if cell.state == FAILED]
+    if pack.finished:
+        present([Run(cell.label, cell.results) for cell in pack.finished], folder, title)
     for cell in failed:
-        which = f"{cell['label']}, {cell['source']}, seed {cell['seed']}"
-        print(f"failed: {which}: {cell['error']}", file=sys.stderr)
+        print(f"failed: {cell.label}, {cell.source}, seed {cell.seed}: {cell.error}", file=sys.stderr)
     return len(failed)

@@ -20,7 +20,7 @@ from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.sources import Source, check_split, read_card, read_files, sources
 from lca.data.streams import base_and_increments
-from lca.errors import LcaError, nearest
+from lca.errors import LcaError, nearest, needs
 from lca.progress import Progress
 
 BENCHMARKS = ("cars196", "cifar10", "cifar100", "cub200", "imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
@@ -256,7 +256,8 @@ def _matlab_rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:
 
 def _matlab(path: Path, key: str) -> np.ndarray[Any, Any]:
     """One variable of a .mat file."""
-    from scipy.io import loadmat
+    with needs("reading a .mat file", "scipy"):
+        from scipy.io import loadmat
 
     if not path.exists():
         without = path.with_name("cars_test_annos.mat") if "withlabels" in path.name else None

@@ -65,7 +65,7 @@ LONGEST = 2
 canvas of its batch."""
 EMPTY = "is empty"
 NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
-NO_HEIF = 'is a HEIC photo, which needs another package: pip install "lca[heic]"'
+NO_HEIF = "is a HEIC photo, which needs another package: pip install pillow-heif"
 DIGEST = 16
 NAMED = 20
 """Files that an error names before it only counts."""

@@ -21,7 +21,7 @@ from lca.data.sources import (
     told_source,
     without_images,
 )
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.progress import Progress
 
 HF_SETTINGS = ("config", "image", "label", "train", "test")
@@ -30,7 +30,7 @@ HF_SETTINGS = ("config", "image", "label", "train", "test")
 @sources.register("hf")
 def hugging_face(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """`hf:NAME`: an image data set of the Hugging Face hub, or a folder that its library saved; needs `pip install
-    "lca[hf]"`. Where there is a choice: `hf:NAME,config=C,image=COLUMN,label=COLUMN,train=SPLIT,test=SPLIT`."""
+    datasets`. Where there is a choice: `hf:NAME,config=C,image=COLUMN,label=COLUMN,train=SPLIT,test=SPLIT`."""
     name, _, rest = argument.partition(",")
     if not name:
         raise LcaError("data.source hf:NAME needs a name, for example hf:uoft-cs/cifar10")
@@ -86,10 +86,8 @@ def _columns(name: str, features: Mapping[str, Any], given: Mapping[str, str]) -
 
 
 def _load_hugging_face(name: str, config: str | None) -> Mapping[str, Any]:
-    try:
+    with needs("hf:NAME", "datasets"):
         import datasets
-    except ImportError:
-        raise LcaError('hf:NAME needs the library `datasets`: pip install "lca[hf]"') from None
     path = Path(os.path.expandvars(name)).expanduser()
     try:
         saved = any((path / file).is_file() for file in ("dataset_dict.json", "state.json"))

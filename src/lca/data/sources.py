@@ -24,7 +24,7 @@ from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, imag
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
 from lca.data.views import ViewOptions
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.files import hash_json
 from lca.progress import Progress
 from lca.randomness import generator
@@ -33,6 +33,8 @@ from lca.registry import Registry
 T = TypeVar("T")
 Read = tuple[ImageSet, list[Path]]
 """Images and the file of each."""
+CARDS = Path(__file__).parent / "cards"
+"""One file a source of ours; other packages' sources have none."""
 TEST_NAMES = ("test", "validation", "valid", "val")
 """What a part for testing is called; the first that is there is taken."""
 
@@ -74,7 +76,7 @@ class Source:
 Reader = Callable[[str, DataOptions, int, int, Progress], Source]
 """(argument, options, seed, working size, progress) -> source."""
 
-sources: Registry[Reader] = Registry("data source", "lca.data")
+sources: Registry[Reader] = Registry("data source", package="lca.data", group="lca.sources")
 
 
 def load_source(options: DataOptions, seed: int, view_size: int, progress: Progress) -> Source:
@@ -106,7 +108,8 @@ def working_size(view_size: int) -> int:
 @sources.register("digits")
 def digits(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """scikit-learn's scans of handwritten digits: 10 classes, 8 x 8 pixels."""
-    from sklearn.datasets import load_digits
+    with needs("data.source=digits", "scikit-learn"):
+        from sklearn.datasets import load_digits
 
     if argument:
         raise LcaError(f"data.source=digits stands alone, came {argument!r} behind it")
@@ -243,8 +246,8 @@ def found_copies(train: ImageSet, test: ImageSet, progress: Progress) -> list[tu
 
 
 def check_split(name: str, split: str | None) -> None:
-    """A split, where one is named, must be one of the card's."""
-    splits = read_card(name).get("splits", {})
+    """A split, where one is named, must be one of the card's; a source of another package has no card."""
+    splits = read_card(name).get("splits", {}) if (CARDS / f"{name}.yaml").is_file() else {}
     if split is not None and split not in splits:
         known = f"its splits: {', '.join(splits)}" if splits else "it has no named splits; leave the name out"
         raise LcaError(f"{name} has no split {split!r}; {known}")
@@ -253,8 +256,7 @@ def check_split(name: str, split: str | None) -> None:
 @lru_cache
 def read_card(name: str) -> dict[str, Any]:
     """The YAML card of a source."""
-    path = Path(__file__).parent / "cards" / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load((CARDS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def seeded_split(files: dict[str, list[T]], test_share: float, seed: int) -> dict[str, dict[str, list[T]]]:

@@ -5,10 +5,9 @@ cent, and T is the last task.
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,6 +26,10 @@ class AccuracyRecord:
 
     def matrix(self) -> list[list[float]]:
         """a_tj for j <= t, in per cent: a lower triangle, row by row."""
+        return self._matrix
+
+    @cached_property
+    def _matrix(self) -> list[list[float]]:
         return [
             [_percent(sum(row[start:end]), sum(self.total[start:end])) for start, end in self._bounds()[: number + 1]]
             for number, row in enumerate(self.correct)
@@ -39,6 +42,18 @@ class AccuracyRecord:
     def sample_weighted(self) -> list[float]:
         """A_t = correct / all test images seen so far: every image counts the same (PILOT, all baseline rows)."""
         return [_percent(sum(row), sum(self.total[: len(row)])) for row in self.correct]
+
+    def after_each_task(self) -> dict[str, list[float]]:
+        """A_t in both definitions."""
+        return {"task_mean": self.task_mean(), "sample_weighted": self.sample_weighted()}
+
+    def average_accuracy(self) -> dict[str, float]:
+        """Mean over all tasks of A_t."""
+        return {name: _mean(curve) for name, curve in self.after_each_task().items()}
+
+    def last_accuracy(self) -> dict[str, float]:
+        """A_T."""
+        return {name: curve[-1] for name, curve in self.after_each_task().items()}
 
     def forgetting(self) -> float | None:
         """Mean over all tasks but the last of max_t a_tj - a_Tj; None for a single task."""
@@ -71,33 +86,6 @@ class AccuracyRecord:
         """Right answers after the last task, and test images, of every task."""
         return [(sum(self.correct[-1][start:end]), sum(self.total[start:end])) for start, end in self._bounds()]
 
-    def metrics(self) -> dict[str, Any]:
-        """The numbers a table shows, in per cent."""
-        task_mean, weighted = self.task_mean(), self.sample_weighted()
-        return {
-            "average_accuracy": {"task_mean": _mean(task_mean), "sample_weighted": _mean(weighted)},
-            "last_accuracy": {"task_mean": task_mean[-1], "sample_weighted": weighted[-1]},
-            "learning_accuracy": self.learning_accuracy(),
-            "forgetting": self.forgetting(),
-            "backward_transfer": self.backward_transfer(),
-            "after_each_task": {"task_mean": task_mean, "sample_weighted": weighted},
-            "matrix": self.matrix(),
-        }
-
-    def summary(self) -> dict[str, float]:
-        """The single numbers among the metrics by name, without those that are not defined."""
-        task_mean, weighted = self.task_mean(), self.sample_weighted()
-        found = {
-            "average accuracy": _mean(weighted),
-            "average accuracy, task mean": _mean(task_mean),
-            "last accuracy": weighted[-1],
-            "last accuracy, task mean": task_mean[-1],
-            "learning accuracy": self.learning_accuracy(),
-            "forgetting": self.forgetting(),
-            "backward transfer": self.backward_transfer(),
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
     def _bounds(self) -> list[tuple[int, int]]:
         ends = [sum(self.task_sizes[: number + 1]) for number in range(len(self.task_sizes))]
         return [(end - size, end) for end, size in zip(ends, self.task_sizes, strict=True)]
@@ -123,14 +111,6 @@ def intransigence(record: AccuracyRecord, joint: AccuracyRecord) -> float:
 def correct_by_class(predictions: Tensor, labels: Tensor, classes: int) -> list[int]:
     """How many images of every class were recognised."""
     return torch.bincount(labels[predictions == labels], minlength=classes).tolist()
-
-
-def mean_and_deviation(values: list[float]) -> tuple[float, float | None]:
-    """Mean over seeds, and the sample standard deviation where there are at least two."""
-    mean = _mean(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _mean(values: list[float]) -> float:

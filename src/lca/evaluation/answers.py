@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from lca.evaluation.calibration import calibration_error, wilson_interval
+from lca.evaluation.calibration import calibration_error
+from lca.evaluation.intervals import wilson_interval
 
 
 @dataclass(frozen=True)

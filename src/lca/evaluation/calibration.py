@@ -74,13 +74,3 @@ def _sums(probabilities: Tensor, values: Tensor, bins: int) -> Tensor:
         raise LcaError("there are probabilities that are NaN: training diverged; try a smaller learning rate")
     places = (probabilities.double() * bins).ceil().clamp(1, bins).long() - 1
     return torch.zeros(bins, dtype=torch.float64).index_add(0, places.cpu(), values.double().cpu())
-
-
-def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a proportion, in per cent (Wilson 1927): sensible also for few images and near 0 or 100 %."""
-    if not total:
-        raise ValueError("the interval of no answers is not defined")
-    share, spread = correct / total, z * z / total
-    centre = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
-    return 100 * max(centre - half, 0.0), 100 * min(centre + half, 1.0)

@@ -7,22 +7,13 @@ pre-trained backbone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
-class ForwardTransfer:
-    """b_t and b°_t in per cent, from the second task on; None for a task of one class, which anything gets right."""
-
-    reached: Sequence[float | None]
-    pretrained: Sequence[float | None]
-
-    def mean(self) -> float | None:
-        """Mean over the tasks from the second on of b_t - b°_t; None where no such task has several classes."""
-        pairs = zip(self.reached, self.pretrained, strict=True)
-        gains = [one - two for one, two in pairs if one is not None and two is not None]
-        return sum(gains) / len(gains) if gains else None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"mean": self.mean(), "reached": list(self.reached), "pretrained": list(self.pretrained)}
+def forward_transfer(reached: Sequence[float | None], pretrained: Sequence[float | None]) -> dict[str, Any]:
+    """b_t and b°_t in per cent, from the second task on, None for a task of one class, which anything gets right; and
+    the mean of b_t - b°_t, None where no such task has several classes."""
+    pairs = zip(reached, pretrained, strict=True)
+    gains = [one - two for one, two in pairs if one is not None and two is not None]
+    mean = sum(gains) / len(gains) if gains else None
+    return {"mean": mean, "reached": list(reached), "pretrained": list(pretrained)}

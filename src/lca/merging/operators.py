@@ -38,7 +38,7 @@ class Operator(Options):
             )
 
 
-operators: Registry[type[Operator]] = Registry("merge operator")
+operators: Registry[type[Operator]] = Registry("merge operator", group="lca.operators", needs=("from_base",))
 choose_operator = one_of(operators, "agree", "operator", shared=True)
 OperatorChoice = Annotated[SerializeAsAny[Operator], BeforeValidator(choose_operator)]
 """How a new task's parameters enter the running merge: an operator's name, or a mapping with its options."""

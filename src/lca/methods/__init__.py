@@ -3,6 +3,8 @@
 from lca.methods._base import Method, MethodInfo, MethodOptions, Step
 from lca.registry import Registry
 
-methods: Registry[type[Method]] = Registry("method", package="lca.methods")
+methods: Registry[type[Method]] = Registry(
+    "method", package="lca.methods", group="lca.methods", needs=("Options", "info")
+)
 
 __all__ = ["Method", "MethodInfo", "MethodOptions", "Step", "methods"]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lca.classifier import UNKNOWN_AT, ContinualClassifier
 from lca.data.views import Preprocessing
 from lca.device import versions
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.features import FeatureExtractor
 from lca.files import new_folder, read_json, write_json
 from lca.methods._base import Method
@@ -156,11 +156,9 @@ def export_onnx(
         program.model.metadata_props.update({key: json.dumps(each, ensure_ascii=False) for key, each in about.items()})
         return lambda file: program.save(str(file), external_data=False)
 
-    try:
+    with needs("ONNX", "onnx", "onnxscript"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise LcaError(f'ONNX needs other packages ({error}): pip install "lca[onnx]"') from error
     return _export(model, Path(path), ".onnx", branch, overwrite, convert)
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lca.report.comparison import Classifier
+from lca.results.classifiers import Classifier
 
 NUMBER = re.compile(r"(?<!\S)(\S+?)=(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?!\S)")
 FEWEST = 3

@@ -1,189 +1,15 @@
-"""Classifiers side by side: means over seeds with intervals, paired differences, ranks."""
+"""Classifiers side by side: who is compared with whom, and paired differences with intervals."""
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from lca.errors import LcaError, nearest
-from lca.evaluation.accuracy import AccuracyRecord, mean_and_deviation
-from lca.evaluation.calibration import wilson_interval
-from lca.evaluation.resampling import DRAWS, Intervals, paired_differences, seed_intervals
-from lca.methods import methods
+from lca.evaluation.intervals import Ends, paired_differences, student_interval
 from lca.progress import Progress
+from lca.results.classifiers import DAMAGE, IMAGES, STUDENT, Classifier, Measured, most_alike
+from lca.results.metrics import columns, summary
 from lca.results.reading import Run
-from lca.results.robustness import RobustnessScores
-from lca.results.stored import StoredAnswers, same_test_images
-from lca.results.tables import Row, rows_of
-
-METRICS = {
-    "AA": "average accuracy",
-    "AA task": "average accuracy, task mean",
-    "last": "last accuracy",
-    "forgets": "forgetting",
-}
-"""Columns, and the names in `AccuracyRecord.summary`."""
-DAMAGE = {
-    "clean": "clean",
-    "C": "accuracy_c",
-    "C at 5": "at_severity_5",
-    "P": "accuracy_p",
-    "score": "score",
-    "flips": "flip_rate",
-}
-"""Columns of damaged images, and the names in the file that `lca robustness` writes."""
-LOWER_IS_BETTER = ("forgets", "flips")
-SIGNED = ("forgets",)
-"""Not a share, which lies between 0 and 100."""
-
-BOOTSTRAP = "bootstrap over seeds and test images"
-IMAGES = "bootstrap over test images"
-STUDENT = "Student's t over seeds"
-WILSON = "Wilson, over test images"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A metric over seeds."""
-
-    values: Sequence[float]
-    interval: tuple[float, float] | None
-    """95 %; None where there is nothing to tell it from."""
-    kind: str = ""
-    """What the interval is from."""
-
-    @property
-    def mean(self) -> float:
-        return mean_and_deviation([*self.values])[0]
-
-    @property
-    def deviation(self) -> float | None:
-        return mean_and_deviation([*self.values])[1]
-
-
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """One row of a table with the runs it is made of."""
-
-    row: Row
-    runs: Sequence[Run]
-    draws: int = DRAWS
-
-    @property
-    def label(self) -> str:
-        return self.row.label
-
-    @property
-    def branch(self) -> str:
-        return self.row.branch
-
-    @cached_property
-    def names(self) -> list[str]:
-        """What asks for it: its label, and that of its runs; also without the name of a path in them."""
-        given = self.runs[0].given
-        rows = [self.row] if given is None else [self.row, replace(self.row, group=given)]
-        return [name for row in rows for name in (row.group, row.label) if name]
-
-    @cached_property
-    def continual(self) -> bool:
-        """Whether it learnt task by task. What sees all data at once is a bound beside the others, not one of them."""
-        names = {run.results["recipe"]["method"]["name"] for run in self.runs}
-        return not any(methods[name].info.needs_all_data for name in names if name in methods)
-
-    @cached_property
-    def records(self) -> list[AccuracyRecord]:
-        return [run.record(self.branch) for run in self.runs]
-
-    @cached_property
-    def answers(self) -> list[StoredAnswers]:
-        """Of every run, or none at all."""
-        found = [run.answers[self.branch] for run in self.runs if self.branch in run.answers]
-        return found if len(found) == len(self.runs) else []
-
-    @cached_property
-    def robustness(self) -> dict[int, RobustnessScores]:
-        """On damaged images, by seed; of the runs that were measured on them, and where these differ in the damage, of
-        those most of which are alike."""
-        found = {run.seed: run.robustness[self.branch] for run in self.runs if self.branch in run.robustness}
-        return {seed: found[seed] for seed in _most_alike({seed: damage_of(each) for seed, each in found.items()})}
-
-    @property
-    def own(self) -> bool:
-        """Whether it is as its method is published: with its own alignment, or with none to choose."""
-        return self.branch in ("default", self.runs[0].results["recipe"]["method"]["name"])
-
-    def values(self, column: str) -> dict[int, float]:
-        """A metric by seed; empty where it is not defined."""
-        if column in DAMAGE:
-            found = {seed: getattr(each, DAMAGE[column]) for seed, each in self.robustness.items()}
-            return {seed: value for seed, value in found.items() if value is not None}
-        name = METRICS[column]
-        summaries = [record.summary() for record in self.records]
-        return {run.seed: each[name] for run, each in zip(self.runs, summaries, strict=True) if name in each}
-
-    @cached_property
-    def measured(self) -> dict[str, Measured]:
-        """Every metric that is defined, by column."""
-        found = {}
-        for column in METRICS:
-            if values := [*self.values(column).values()]:
-                found[column] = Measured(values, *self._interval(column, values))
-        return found
-
-    @cached_property
-    def damaged(self) -> dict[str, Measured]:
-        """Every column of damaged images that was measured."""
-        found = {column: [*self.values(column).values()] for column in DAMAGE}
-        return {
-            column: Measured(values, student_interval(values, whole=100.0), STUDENT)
-            for column, values in found.items()
-            if values
-        }
-
-    @cached_property
-    def _bootstrap(self) -> Intervals:
-        shared = all(same_test_images(self.runs[0].results, run.results) for run in self.runs)
-        return seed_intervals([each.outcomes() for each in self.answers], shared, self.draws)
-
-    def _interval(self, column: str, values: list[float]) -> tuple[tuple[float, float] | None, str]:
-        if self.answers:
-            return self._bootstrap[METRICS[column]], BOOTSTRAP if len(values) > 1 else IMAGES
-        if len(values) > 1:
-            return student_interval(values, None if column in SIGNED else 100.0), STUDENT
-        if column == "last":
-            (record,) = self.records
-            return wilson_interval(sum(record.correct[-1]), sum(record.total)), WILSON
-        return None, ""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One classifier minus the reference, over the seeds that both have."""
-
-    label: str
-    measured: Measured
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
-        ends = self.measured.interval
-        return ends is not None and (ends[0] > 0 or ends[1] < 0)
-
-
-def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = ()) -> dict[str, list[Classifier]]:
-    """All classifiers of every data set, in the order they came; `only` those of some labels, if any are given."""
-    rows = rows_of([(run.label, run.results) for run in runs])
-    known = [Classifier(row, [runs[place] for place in row.places], draws) for row in rows]
-    names = {name for each in known for name in each.names}
-    for name in only:
-        if name not in names:
-            raise LcaError(f"there is no classifier {name!r}; {nearest(name, names)}")
-    found: dict[str, list[Classifier]] = defaultdict(list)
-    for each in known:
-        if not only or not {*only}.isdisjoint(each.names):
-            found[each.row.source].append(each)
-    return dict(found)
+from lca.results.stored import same_test_images
 
 
 def measure(found: Mapping[str, Sequence[Classifier]], progress: Progress) -> None:
@@ -195,7 +21,7 @@ def measure(found: Mapping[str, Sequence[Classifier]], progress: Progress) -> No
 
 def best_first(rows: Iterable[Classifier]) -> list[Classifier]:
     """By average accuracy."""
-    return sorted(rows, key=lambda each: -each.measured["AA"].mean)
+    return sorted(rows, key=lambda each: -each.plain["AA"].mean)
 
 
 def rivals(rows: Sequence[Classifier]) -> list[Classifier]:
@@ -244,7 +70,7 @@ def robust_pairs(rows: Sequence[Classifier], reference: Classifier) -> list[tupl
     own alignment; and the best of all with the reference."""
     labels: dict[str, list[Classifier]] = defaultdict(list)
     for row in rows:
-        labels[row.row.group].append(row)
+        labels[row.group].append(row)
     pairs = []
     for branches in labels.values():
         plain = [row for row in branches if row.branch == "none" or row.own]
@@ -261,7 +87,7 @@ def robust_pairs(rows: Sequence[Classifier], reference: Classifier) -> list[tupl
     ]
 
 
-def differences(one: Classifier, two: Classifier, columns: Iterable[str] = METRICS) -> dict[str, Difference]:
+def differences(one: Classifier, two: Classifier, headings: Iterable[str] | None = None) -> dict[str, Measured]:
     """One minus two by column, on the same seeds, class orders, test images and damage; empty where they share none.
 
     From several seeds the interval is Student's, of the mean of the differences. From one seed it is a bootstrap of
@@ -271,16 +97,16 @@ def differences(one: Classifier, two: Classifier, columns: Iterable[str] = METRI
     shared = [run for run in one.runs if run.seed in others and not _unlike(run, others[run.seed])]
     images = _by_images(one, two, shared[0], others[shared[0].seed]) if len(shared) == 1 else {}
     found = {}
-    for column in columns:
+    for column in columns() if headings is None else headings:
         if column in DAMAGE and not same_damage(one, two):
             continue
         firsts, seconds = one.values(column), two.values(column)
         values = [firsts[run.seed] - seconds[run.seed] for run in shared if run.seed in firsts and run.seed in seconds]
         if len(values) > 1:
-            found[column] = Difference(one.label, Measured(values, student_interval(values), STUDENT))
+            found[column] = Measured(values, student_interval(values), STUDENT)
         elif values:
-            interval = images.get(METRICS.get(column, ""))
-            found[column] = Difference(one.label, Measured(values, interval, IMAGES if interval else ""))
+            interval = images.get(columns().get(column, ""))
+            found[column] = Measured(values, interval, IMAGES if interval else "")
     return found
 
 
@@ -297,11 +123,6 @@ def why_none(one: Classifier, two: Classifier, *, damaged: bool = False) -> str:
     return "other damage" if damaged and not same_damage(one, two) else ""
 
 
-def damage_of(scores: RobustnessScores) -> tuple[Any, ...]:
-    """What damaged images a classifier was asked about."""
-    return scores.images, scores.generated, frozenset(scores.asked())
-
-
 def damage_in_words(rows: Iterable[Classifier]) -> str:
     """How many images were damaged, and by whom; and which classifiers were asked about none of them."""
     rows = [*rows]
@@ -314,43 +135,24 @@ def damage_in_words(rows: Iterable[Classifier]) -> str:
 
 def same_damage(one: Classifier, two: Classifier) -> bool:
     """Whether both were asked about the same damage."""
-    kinds = [{damage_of(scores) for scores in each.robustness.values()} for each in (one, two)]
+    kinds = [{scores.damage for scores in each.robustness.values()} for each in (one, two)]
     return bool(kinds[0]) and kinds[0] == kinds[1]
 
 
 def measured_alike(rows: Sequence[Classifier]) -> tuple[list[Classifier], list[int]]:
     """The classifiers that were asked about the same damaged images, most of them where they differ; and the seeds that
     all of these have."""
-    found = {place: damage_of(next(iter(row.robustness.values()))) for place, row in enumerate(rows) if row.robustness}
-    alike = [rows[place] for place in _most_alike(found)]
+    found = {place: next(iter(row.robustness.values())).damage for place, row in enumerate(rows) if row.robustness}
+    alike = [rows[place] for place in most_alike(found)]
     seeds = set.intersection(*(set(row.robustness) for row in alike)) if alike else set()
     return alike, sorted(seeds)
 
 
-def _most_alike(kinds: Mapping[int, Hashable]) -> list[int]:
-    """The keys of the most frequent value."""
-    ((most, _),) = Counter(kinds.values()).most_common(1) or [(None, 0)]
-    return [key for key, kind in kinds.items() if kind == most]
-
-
-def _by_images(one: Classifier, two: Classifier, first: Run, second: Run) -> Intervals:
+def _by_images(one: Classifier, two: Classifier, first: Run, second: Run) -> dict[str, Ends | None]:
     if one.branch not in first.answers or two.branch not in second.answers:
         return {}
     mine, theirs = first.answers[one.branch].outcomes(), second.answers[two.branch].outcomes()
-    return {name: interval for name, (_, interval) in paired_differences(mine, theirs, one.draws).items()}
-
-
-def student_interval(values: Sequence[float], whole: float | None = None) -> tuple[float, float] | None:
-    """95 % interval of the mean of a few normal values; None where they do not vary. Of shares it ends at 0 and at the
-    whole."""
-    from scipy import stats
-
-    mean, deviation = mean_and_deviation([*values])
-    if not deviation:
-        return None
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5
-    low, high = mean - half, mean + half
-    return (low, high) if whole is None else (max(low, 0.0), min(high, whole))
+    return {name: interval for name, (_, interval) in paired_differences(mine, theirs, summary, one.draws).items()}
 
 
 def _unlike(one: Run, two: Run) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.evaluation.accuracy import mean_and_deviation
-from lca.report.drawing import MARKERS, PALETTE, save
+from lca.evaluation.intervals import mean_and_deviation
+from lca.report.drawing import MARKERS, PALETTE, new_figure, save
 from lca.report.looks import alignment_places
 from lca.report.theory import Table, number, titled_tables
 from lca.results.measured import AS_TRAINED, Seeds, common
@@ -57,10 +57,7 @@ def figures(groups: Sequence[Seeds], folder: Path) -> None:
 def _figure(seeds: Seeds, path: Path) -> None:
     """Similarity to the first task's backbone, and overlap between classes of different tasks, over the tasks: the
     mean over seeds, and a standard deviation to either side."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    drawn = Figure(figsize=(8.4, 4.2), layout="constrained")
+    drawn = new_figure(8.4, 4.2)
     left, right = drawn.subplots(1, 2)
     tasks = seeds.values("tasks")
     if len(seeds.runs) > 1:
@@ -87,6 +84,8 @@ def _figure(seeds: Seeds, path: Path) -> None:
     right.set_ylim(bottom=0)
     left.set_ylabel("similarity to the first task's backbone")
     right.set_ylabel("overlap of classes of different tasks")
+    from matplotlib.ticker import MaxNLocator
+
     for axes in (left, right):
         axes.set_xlabel("tasks learnt")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lca.errors import needs
 from lca.files import hash_json
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ class Look:
     def bar(self) -> dict[str, Any]:
         hatch = HATCHES[self.line % len(HATCHES)]
         return {"color": self.colour, "hatch": hatch, "edgecolor": "#ffffff", "linewidth": 0}
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of so many inches; it finds the places of what is in it by itself."""
+    with needs("a figure", "matplotlib"):
+        from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(figure: "Figure", path: Path, dpi: int = 150) -> None:

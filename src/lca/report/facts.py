@@ -1,15 +1,14 @@
 """What a report says of runs besides their metrics: what was run, tasks, classes, reliability, drift, recipes."""
 
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from lca.evaluation.calibration import wilson_interval
 from lca.recipe import differences
-from lca.report.comparison import Classifier
+from lca.results.classifiers import Classifier
 from lca.results.reading import Run
 
 CLASSES = 5
@@ -43,7 +42,7 @@ def facts_of(rows: Sequence[Classifier]) -> dict[str, str]:
         "tasks": all_of([len(each["task_sizes"]) for each in data]),
         "training images": all_of([f"{sum(each['train_images']):,}" for each in data]),
         "test images": all_of([f"{sum(each['test_images']):,}" for each in data]),
-        "measured on": all_of([f"{run.results['recipe']['data']['evaluate']} images" for run in runs]),
+        "measured on": all_of([f"{run.images} images" for run in runs]),
         "seeds": all_of(sorted(run.seed for run in runs)),
         "backbone": all_of([run.results["backbone"]["name"] for run in runs]),
         "machine": all_of([_machine(run.results["machine"]) for run in runs]),
@@ -55,34 +54,10 @@ def _machine(facts: Mapping[str, str]) -> str:
     return f"{facts['name']}, {facts['precision']}{exact}"
 
 
-def tasks_of(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    return [
-        {
-            "classes": size,
-            "learnt": matrix[task][task],
-            "best": max(row[task] for row in matrix[task:]),
-            "last": matrix[-1][task],
-        }
-        for task, size in enumerate(sizes)
-    ]
-
-
-def classes_of(row: Classifier) -> list[dict[str, Any]]:
-    """The worst and the best classes after the last task, all seeds together."""
-    right: Counter[str] = Counter()
-    images: Counter[str] = Counter()
-    for run, record in zip(row.runs, row.records, strict=True):
-        for name, correct, total in zip(
-            run.results["data"]["class_order"], record.correct[-1], record.total, strict=True
-        ):
-            right[name] += correct
-            images[name] += total
-    order = sorted((name for name in images if images[name]), key=lambda name: (right[name] / images[name], name))
-    chosen = order if len(order) <= 2 * CLASSES else order[:CLASSES] + order[-CLASSES:]
-    return [
-        {"name": name, "right": right[name], "images": images[name], "ends": wilson_interval(right[name], images[name])}
-        for name in chosen
-    ]
+def ends_of(by_class: Mapping[str, Mapping[str, Any]], count: int) -> tuple[list[Any], list[Any]]:
+    """The worst and the best classes as pairs of name and facts; of few classes all are among the worst."""
+    order = sorted(by_class.items(), key=lambda item: (item[1]["right"] / item[1]["images"], item[0]))
+    return (order, []) if len(order) <= 2 * count else (order[:count], order[-count:])
 
 
 def drift_of(row: Classifier) -> list[list[float]]:

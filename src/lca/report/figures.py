@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.report.drawing import LINES, MARKERS, PALE, PALETTE, Look, save
-from lca.results.tables import Row
+from lca.report.drawing import LINES, MARKERS, PALE, PALETTE, Look, new_figure, save
+from lca.results.classifiers import Classifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,21 +20,17 @@ SMALL = (5.2, 3.4)
 
 
 def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def accuracy_curves(rows: Sequence[Row], path: Path, title: str) -> None:
+def accuracy_curves(rows: Sequence[Classifier], path: Path, title: str) -> None:
     """Accuracy after each task, one curve a classifier."""
-    from matplotlib.figure import Figure
-
     crowded = len(rows) > CROWDED
     size = (11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     axes = figure.subplots()
     for number, row in enumerate(rows):
         curve = row.curve()
@@ -183,10 +179,7 @@ def _short(text: str, longest: int = 32) -> str:
 
 def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
     """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    figure = new_figure(5, 3.6)
     axes = figure.subplots()
     across, up = zip(*points, strict=True)
     axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
@@ -194,6 +187,8 @@ def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: s
     axes.loglog(across, proportional, color=PALETTE[7], linestyle=":", label="in proportion")
     axes.set_xticks(across, [f"{each:,g}" for each in across])
     axes.minorticks_off()
+    from matplotlib.ticker import LogLocator
+
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.set_xlabel(x)
@@ -211,8 +206,6 @@ Bars = Mapping[str, Mapping[str, tuple[float, float | None]]]
 def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) -> "Figure":
     """Bars that lie: in every panel a group for each label, in it a bar for each kind it has, in the kind's colour.
     Kinds that are called as their labels need no legend."""
-    from matplotlib.figure import Figure
-
     first, *_ = panels.values()
     kinds = list(dict.fromkeys(kind for bars in first.values() for kind in bars))
     explained = kinds if len(kinds) > 1 and kinds != [*first] else []
@@ -221,7 +214,7 @@ def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) 
     columns = 3 if len(panels) == 3 else min(len(panels), 2)
     lines = math.ceil(len(panels) / columns)
     height = 0.5 + 0.15 * (sum(counts) + 0.8 * len(counts))
-    figure = Figure(figsize=(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(explained)), layout="constrained")
+    figure = new_figure(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(explained))
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
     for (title, bars), axes in zip(panels.items(), grid, strict=False):
         top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values()) or 1.0
@@ -272,8 +265,6 @@ def over_numbers(
 
     The axis is logarithmic where the numbers span a decade or more; zero then stands apart at the left.
     """
-    from matplotlib.figure import Figure
-
     numbers = sorted({number for lines, _ in panels.values() for points in lines.values() for number in points})
     positive = [number for number in numbers if number > 0]
     logarithmic = numbers[0] >= 0 and positive[-1] >= 10 * positive[0]
@@ -284,7 +275,7 @@ def over_numbers(
         return math.log10(number) if number else math.log10(positive[0]) - 0.12 * (1 + len(positive))
 
     apart = 0.008 * (place(numbers[-1]) - place(numbers[0]))
-    figure = Figure(figsize=(1.15 * SMALL[0], 0.9 * SMALL[1] * len(panels)), layout="constrained")
+    figure = new_figure(1.15 * SMALL[0], 0.9 * SMALL[1] * len(panels))
     for axes, (title, (lines, levels)) in zip(
         figure.subplots(len(panels), squeeze=False).flat, panels.items(), strict=True
     ):

@@ -6,8 +6,8 @@ from itertools import count
 from statistics import fmean
 
 from lca.report.ablation import Ablation
-from lca.report.comparison import Classifier
 from lca.report.drawing import LINES, PALETTE, Look
+from lca.results.classifiers import Classifier
 
 ALIGNMENTS = ("none", "ca", "lca", "best", "its own")
 """They have the first colours of the palette in every report."""
@@ -46,12 +46,12 @@ def looks_of(
         return lines[label][1].without_number(text) if label in lines else text
 
     names = {label: lines[label][0] if label in lines else label for label in _order(found, only)}
-    methods = _numbered(plain(label, rows[label].row.group) for label in [*lines, *rows])
+    methods = _numbered(plain(label, rows[label].group) for label in [*lines, *rows])
     colours = alignment_places(plain(label, alignment_of(row)) for label, row in rows.items())
     one, few = len(methods) == 1, len(methods) <= len(LINES) and max(colours.values()) < len(PALETTE)
     if one or few:
         looks = {
-            label: Look.of(colours[plain(label, alignment_of(row))], methods[plain(label, row.row.group)])
+            label: Look.of(colours[plain(label, alignment_of(row))], methods[plain(label, row.group)])
             for label, row in rows.items()
         }
     else:
@@ -73,7 +73,7 @@ def _order(found: Mapping[str, Sequence[Classifier]], only: Sequence[str]) -> li
 
     def place(label: str) -> tuple[int, int, float]:
         asked = [number for number, name in enumerate(only) if name in rows[label][0].names]
-        return min(asked, default=0), -len(rows[label]), -fmean(row.measured["AA"].mean for row in rows[label])
+        return min(asked, default=0), -len(rows[label]), -fmean(row.plain["AA"].mean for row in rows[label])
 
     return sorted(rows, key=place)
 

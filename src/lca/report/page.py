@@ -6,20 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.evaluation.accuracy import running_means
 from lca.progress import Progress
 from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
-from lca.report.comparison import DAMAGE, METRICS, Classifier, Measured
 from lca.report.confusions import Confusion, confusions, test_images
-from lca.report.facts import classes_of, drift_of, facts_of, in_words, pooled_reliability, recipes_of, tasks_of
+from lca.report.facts import CLASSES, drift_of, ends_of, facts_of, in_words, pooled_reliability, recipes_of
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar
-from lca.results.reading import Collection, Run
+from lca.report.tables import legend
+from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
+from lca.results.details import classes_of, tasks_of
+from lca.results.metrics import columns
+from lca.results.reading import Collection, Run, short_names
 from lca.results.robustness import RobustnessScores
-from lca.results.tables import bytes_of, legend, seconds_by_phase, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,11 +50,13 @@ class Report:
 
     def page(self, collection: Collection) -> str:
         """The whole page."""
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        with needs("a page", "jinja2", "matplotlib", "scipy"):
+            import matplotlib  # noqa: F401  # told before anything is measured
+            from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
-        found = comparison.classifiers(collection.runs, self.draws, self.only)
+        found = classifiers(collection.runs, self.draws, self.only)
         comparison.check_reference(found, self.reference)
         comparison.measure(found, self.progress)
         references = comparison.references(found, self.reference)
@@ -78,7 +82,7 @@ class Report:
             overall_bars=self._overall_bars(together, short) if together else None,
             short=short,
             unfinished=collection.unfinished,
-            metrics=METRICS,
+            metrics=columns(),
             damage=DAMAGE,
             damage_legend=DAMAGED,
             recipes=recipes_of(dict.fromkeys(run for rows in found.values() for row in rows for run in row.runs)),
@@ -88,7 +92,7 @@ class Report:
         """Average accuracies on all data sets."""
         columns = [*zip(*together.rows.values(), strict=True)]
         panels = {
-            short[source]: {row: row.measured["AA"] for row in rows}
+            short[source]: {row: row.plain["AA"] for row in rows}
             for source, rows in zip(together.sources, columns, strict=True)
         }
         panels["Overall"] = {row: Measured([together.mean(row.label)], None) for row in columns[0]}
@@ -114,12 +118,12 @@ class Report:
             "rows": order,
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
-            "places": {column: ranking.places(rows, column) for column in METRICS},
+            "places": {column: ranking.places(rows, column) for column in columns()},
             "ranks": ranking.mean_ranks(blocks) if len(rows) > 1 else {},
             "blocks": len(blocks),
             "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
             "facts": facts_of(rows),
-            "legend": legend(row.row for row in rows),
+            "legend": legend(rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
             "bars": self._bars(short, rows) if len(rows) > 1 and not numbers else None,
             **self._curves(short, order, numbers),
@@ -134,10 +138,10 @@ class Report:
         panels = {}
         for column, title in (("AA", "average accuracy (%)"), ("last", "last accuracy (%)")):
             lines = {
-                label: {number: _point(row.measured[column]) for number, row in points.items()}
+                label: {number: _point(row.plain[column]) for number, row in points.items()}
                 for label, points in found.lines.items()
             }
-            panels[title] = (lines, {row.label: _point(row.measured[column]) for row in beside})
+            panels[title] = (lines, {row.label: _point(row.plain[column]) for row in beside})
         drawn = figures.over_numbers(panels, found.name, self._looks.labels)
         rows = [*beside, *(row for points in found.lines.values() for row in points.values())]
         picture = self._figure(drawn, f"Accuracy over {found.name}, {short}{_spread(rows)}", short, "over", found.name)
@@ -145,7 +149,7 @@ class Report:
 
     def _bars(self, short: str, rows: Sequence[Classifier]) -> Any:
         panels = {
-            title: {row: row.measured[column] for row in rows}
+            title: {row: row.plain[column] for row in rows}
             for column, title in (("AA", "average accuracy"), ("last", "last accuracy"))
         }
         return self._figure(self._grouped(panels, "%"), f"Accuracies on {short}{_spread(rows)}", short, "bars")
@@ -170,13 +174,11 @@ class Report:
     def _comparison(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
         others = [row for row in rows if row is not reference]
         table = {row.label: comparison.differences(row, reference) for row in others}
-        drawn = [each["AA"] for each in table.values() if "AA" in each]
+        drawn = {label: columns["AA"] for label, columns in table.items() if "AA" in columns}
         shown = figures.forest(
-            [each.label for each in drawn],
-            [each.measured.mean for each in drawn],
-            [each.measured.interval for each in drawn],
+            [*drawn], [each.mean for each in drawn.values()], [each.interval for each in drawn.values()]
         )
-        kinds = {each.measured.kind for row in table.values() for each in row.values()}
+        kinds = {each.kind for row in table.values() for each in row.values()}
         title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
@@ -250,11 +252,10 @@ class Report:
 
         matrices = [record.matrix() for record in row.records]
         matrix = [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*matrices, strict=True)]
-        metrics = [run.results["branches"][row.branch]["metrics"] for run in row.runs]
-        stored = [each["calibration"] for each in metrics if "calibration" in each]
-        calibration = [each.calibration() for each in row.answers] or stored
+        classes = classes_of((run.results["data"]["class_order"], run.records[row.branch]) for run in row.runs)
+        worst, best = ends_of(classes, CLASSES)
+        calibration, strangers = (row.stored(key) for key in ("calibration", "unknown_detection"))
         bins = pooled_reliability([each["reliability"] for each in calibration]) if calibration else []
-        strangers = [each["unknown_detection"] for each in metrics if each.get("unknown_detection")]
         moved = drift_of(row)
         by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
@@ -268,7 +269,7 @@ class Report:
             if len(matrix) > 1
             else None,
             "tasks": tasks_of(matrix, row.records[0].task_sizes),
-            "classes": classes_of(row),
+            "classes": [*worst, *best],
             "confusions": confused,
             "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
@@ -278,8 +279,8 @@ class Report:
             "radar": picture(radar(by_kind, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")
             if len(common) >= FEWEST_KINDS
             else None,
-            "bytes": bytes_of(row.runs[0].results, row.branch),
-            "seconds": seconds_by_phase(row.runs[0].results, row.branch),
+            "bytes": row.runs[0].bytes(row.branch),
+            "seconds": row.runs[0].seconds(row.branch),
         }
 
     def _confusions(self, row: Classifier) -> dict[str, Any]:
@@ -290,7 +291,7 @@ class Report:
             together = f"all seeds together{f'; images of {seed}' if images else ''}"
             of = together if len(row.runs) > 1 else seed
             return {"of": of, "found": confusions(row.answers, images), "pictures": images is not None}
-        stored = first.results["branches"][row.branch]["metrics"].get("most_confused") or []
+        stored = first.metric(row.branch, "most_confused") or []
         total = dict(zip(first.results["data"]["class_order"], first.results["data"]["test_images"], strict=True))
         found = [Confusion(truth, answer, times, total[truth]) for truth, answer, times in stored]
         return {"of": seed, "found": found, "pictures": False}
@@ -307,12 +308,12 @@ class Report:
 
     def _grouped(self, panels: Mapping[str, Mapping[Classifier, Measured]], x: str) -> "Figure":
         """Bars by label and alignment; of a single label by classifier."""
-        one = len({row.row.group for rows in panels.values() for row in rows}) == 1
+        one = len({row.group for rows in panels.values() for row in rows}) == 1
         bars: dict[str, dict[str, dict[str, tuple[float, float | None]]]] = {}
         for title, rows in panels.items():
             groups = bars.setdefault(title, {})
             for row, measured in rows.items():
-                group, kind = (row.label, row.label) if one else (row.row.group, alignment_of(row))
+                group, kind = (row.label, row.label) if one else (row.group, alignment_of(row))
                 groups.setdefault(group, {})[kind] = _point(measured)
         return figures.grouped_bars(bars, x, self._looks.labels if one else self._looks.alignments)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lca.report.drawing import PALE, Look
+from lca.report.drawing import PALE, Look, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,13 +28,12 @@ def radar(
     `relative`: of two models, what lies between them is filled, and every axis says by how many per cent of the second
     the first is better. The axes then begin where the difference can be seen.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.projections.polar import PolarAxes
-
     first, *others = models.values()
     kinds = [kind for kind in first if all(kind in other for other in others)]
     angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
+    from matplotlib.projections.polar import PolarAxes
+
     axes = PolarAxes(figure, 111)
     figure.add_subplot(axes)
     lines = {name: [values[kind] for kind in kinds] for name, values in models.items()}

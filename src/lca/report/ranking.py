@@ -2,20 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from lca.report.comparison import DAMAGE, LOWER_IS_BETTER, Classifier, rivals, same_damage
-from lca.results.tables import across
+from lca.report.comparison import rivals, same_damage
+from lca.results.classifiers import DAMAGE, Classifier, across, lower_is_better, mean_over_sets
 
 
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean over blocks (a data set and a seed) of the rank by falling value, equal ones sharing theirs; of the labels
     that all blocks have."""
-    from scipy import stats
-
     labels = [label for label in blocks[0] if all(label in block for block in blocks)] if blocks else []
-    ranks = [stats.rankdata([-block[label] for label in labels]) for block in blocks]
-    return {label: sum(float(rank[place]) for rank in ranks) / len(ranks) for place, label in enumerate(labels)}
+
+    def rank(value: float, values: Sequence[float]) -> float:
+        return sum(other > value for other in values) + (values.count(value) + 1) / 2
+
+    columns = [[block[label] for label in labels] for block in blocks]
+    return {
+        label: sum(rank(column[place], column) for column in columns) / len(columns)
+        for place, label in enumerate(labels)
+    }
 
 
 def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, float]]:
@@ -27,9 +31,9 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
     """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
-    found = {each.label: (each.damaged if column in DAMAGE else each.measured).get(column) for each in rivals(rows)}
+    found = {each.label: (each.damaged if column in DAMAGE else each.plain).get(column) for each in rivals(rows)}
     means = {label: each.mean for label, each in found.items() if each is not None}
-    return best_two(means, column in LOWER_IS_BETTER)
+    return best_two(means, lower_is_better(column))
 
 
 def damage_places(rows: Sequence[Classifier]) -> dict[str, dict[str, int]]:
@@ -61,7 +65,7 @@ class Overall:
 
     def mean(self, label: str) -> float:
         """Over data sets."""
-        return fmean(each.measured["AA"].mean for each in self.rows[label])
+        return mean_over_sets(self.rows[label])
 
     def best_first(self) -> list[str]:
         """The labels by falling mean."""

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
-from lca.errors import LcaError
+from lca.errors import LcaError, needs
 from lca.report.watch import Event, accuracies_of
 
 
@@ -13,10 +13,8 @@ class TensorBoardLog:
     and `accuracy/BRANCH` by task. Times are those of the log."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with needs("--tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise LcaError("this needs the tensorboard package: pip install 'lca[tensorboard]'") from error
         if any(folder.glob("events.out.tfevents.*")):  # TensorBoard would draw both into one curve
             raise LcaError(f"{folder} holds TensorBoard files already; remove it, or choose another folder")
         self._writer = SummaryWriter(str(folder))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lca.evaluation.accuracy import mean_and_deviation
+from lca.evaluation.intervals import mean_and_deviation
 from lca.results.measured import Seeds, common
 from lca.text import markdown_table
 

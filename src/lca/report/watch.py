@@ -3,16 +3,17 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lca.errors import LcaError
-from lca.files import read_json
-from lca.results.reading import FAILED, FINISHED, OPEN, RUNNING, STOPPED, SweepCell, condition, recipe_of, sweep_cells
-from lca.results.tables import short_name, spark
+from lca.report.terminal import spark
+from lca.results.folder import FAILED, FINISHED, OPEN, RUNNING, STOPPED, RunFiles
+from lca.results.packs import SweepCell, sweep_cells
+from lca.results.reading import Run, short_name
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -86,13 +87,10 @@ class RunState:
             self.warnings.append(event["text"])
         self.began, self.last = self.began or when, when
 
-    def take_results(self, results: Mapping[str, Any]) -> None:
+    def take_results(self, run: Run) -> None:
         """What the results tell of a run whose log is not at hand."""
-        self.tasks = len(results["data"]["task_sizes"])
-        curves = {
-            branch: each["metrics"]["after_each_task"]["sample_weighted"]
-            for branch, each in results["branches"].items()
-        }
+        self.tasks = len(run.results["data"]["task_sizes"])
+        curves = {branch: run.metric(branch, "after_each_task")["sample_weighted"] for branch in run.branches}
         self.accuracies = {task: {name: curve[task] for name, curve in curves.items()} for task in range(self.tasks)}
 
     @property
@@ -121,8 +119,9 @@ def accuracies_of(event: Event) -> dict[str, float]:
 
 def watch(folder: Path, console: "Console", *, once: bool = False, listeners: tuple[Listener, ...] = ()) -> RunState:
     """Show a run until it ends, or once."""
-    _check(folder)
     run = _WatchedRun(folder, listeners)
+    if not run.files.begun():
+        raise LcaError(f"{folder} {'is no run folder' if folder.exists() else 'does not exist'}; `lca run` makes one")
 
     def look() -> Look:
         state = run.look()
@@ -156,17 +155,17 @@ class _WatchedRun:
     """A run folder and what it has told so far."""
 
     def __init__(self, folder: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        self.folder, self.told, self._listeners = folder, RunState(), listeners
-        self._reader = LogReader(folder / "log.jsonl")
+        self.files, self.told, self._listeners = RunFiles(folder), RunState(), listeners
+        self._reader = LogReader(self.files.log_file)
 
     def look(self) -> str:
         """Take what is new; gives how far the run is."""
-        state = condition(self.folder)  # before the log: what is finished has written all of it
+        state = self.files.state()  # before the log: what is finished has written all of it
         for event in self._reader.new():
             for each in (self.told, *self._listeners):
                 each.take(event)
-        if state == FINISHED and not self.told.accuracies:
-            self.told.take_results(read_json(self.folder / "results.json"))
+        if not self.told.accuracies and (results := self.files.finished()) is not None:
+            self.told.take_results(Run("", results))
         return state
 
 
@@ -189,7 +188,7 @@ def _told(cell: SweepCell, runs: Mapping[Path, _WatchedRun]) -> RunState:
         return runs[cell.folder].told
     told = RunState()
     if cell.state == FINISHED:
-        told.take_results(cell.results())
+        told.take_results(Run(cell.label, cell.results))
     return told
 
 
@@ -225,20 +224,6 @@ def _follow(look: Callable[[], Look], console: "Console", once: bool) -> None:
     console.print(seen.shown)
 
 
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds cells instead of one run."""
-    return not _is_run(folder) and ((folder / "pack.json").exists() or (folder / "cells").is_dir())
-
-
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("recipe.yaml", "log.jsonl", "results.json"))
-
-
-def _check(folder: Path) -> None:
-    if not _is_run(folder):
-        raise LcaError(f"{folder} {'is no run folder' if folder.exists() else 'does not exist'}; `lca run` makes one")
-
-
 # How it is shown
 
 
@@ -269,14 +254,12 @@ STYLES = {RUNNING: "green", FINISHED: "bold green", STOPPED: "yellow", FAILED: "
 def sweep_view(folder: Path, cells: Sequence[tuple[SweepCell, RunState]]) -> "RenderableType":
     """How many cells are how far; of each its tasks, and the accuracies after the latest."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     counts = Counter(cell.state for cell, _ in cells)
     line = ", ".join(f"{counts[state]} {state}" for state in STYLES if counts[state])
-    table = Table(box=None, pad_edge=False)
-    for name in ("cell", "data", "seed", "state", "tasks", "accuracy so far (per cent)"):
-        table.add_column(name, justify="right" if name in {"seed", "tasks"} else "left", overflow="fold")
+    header = ("cell", "data", "seed", "state", "tasks", "accuracy so far (per cent)")
+    table = _table(header, {"seed", "tasks"})
     for cell, told in cells:
         table.add_row(
             cell.label,
@@ -291,7 +274,7 @@ def sweep_view(folder: Path, cells: Sequence[tuple[SweepCell, RunState]]) -> "Re
 
 def _recipe(folder: Path) -> str:
     try:
-        recipe = recipe_of(folder)
+        recipe = RunFiles(folder).stored_recipe()
         return f"{recipe['method']['name']} on {recipe['data']['source']}, seed {recipe['seed']}"
     except (KeyError, TypeError):
         return ""
@@ -334,11 +317,7 @@ def _count(done: int, usual: int | None) -> str:
 
 def _phases(state: RunState) -> Any:
     """Every phase of the latest task: its steps, their time, and the course of the losses."""
-    from rich.table import Table
-
-    table, current = Table(box=None, pad_edge=False), _latest(state)
-    for name in ("phase", "steps", "s per step", "loss", "other"):
-        table.add_column(name, justify="left" if name in {"phase", "loss", "other"} else "right", overflow="fold")
+    table, current = _table(("phase", "steps", "s per step", "loss", "other"), {"steps", "s per step"}), _latest(state)
     phases: dict[str, list[dict[str, float]]] = {}
     for (task, phase, _), measured in state.steps.items():
         if task == current:
@@ -357,16 +336,22 @@ def _phases(state: RunState) -> Any:
 
 def _accuracies(state: RunState) -> Any:
     """Accuracy on all classes seen so far: a row for each branch, a column for each of the latest tasks."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
     tasks = sorted(state.accuracies)[-COLUMNS:]
-    table.add_column("classifier", overflow="fold")
-    for task in tasks:
-        table.add_column(str(task + 1), justify="right")
+    numbers = [str(task + 1) for task in tasks]
+    table = _table(["classifier", *numbers], numbers)
     for branch in state.accuracies[tasks[-1]]:
         values = [state.accuracies[task].get(branch) for task in tasks]
         table.add_row(branch, *("-" if value is None else f"{value:.1f}" for value in values))
+    return table
+
+
+def _table(header: Iterable[str], right: Collection[str]) -> Any:
+    """A table without lines, some of its columns to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in header:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
 
 

@@ -2,23 +2,21 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lca.errors import LcaError
 from lca.evaluation.accuracy import AccuracyRecord
-from lca.files import is_held, read_json
-from lca.recipe import differences, of_all_seeds, validate_recipe
+from lca.results.folder import FAILED, FINISHED, RunFiles
+from lca.results.metrics import METRICS, follow, numbers
+from lca.results.packs import SweepCell, record_of, sweep_cells
 from lca.results.robustness import RobustnessScores
+from lca.results.seeds import recipe_differences
 from lca.results.stored import StoredAnswers, read_run
-from lca.results.tables import data_set_of
-from lca.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,59 +31,98 @@ class Run:
     """The robustness of its branches, from a pack; a folder has its own."""
     given: str | None = None
     """The label without the name of a path, if it has one."""
+    predictions: dict[str, StoredAnswers] | None = None
+    """Those of the folder, where they were read already."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Run":
+        """A finished run with its predictions, named as its recipe."""
+        results, answers = read_run(folder)
+        return cls(results["recipe"]["name"], results, folder, predictions=answers)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return dict(self.results["recipe"])
 
     @property
     def seed(self) -> int:
-        return int(self.results["recipe"]["seed"])
+        return int(self.recipe["seed"])
 
     @property
     def source(self) -> str:
         return str(self.results["data"]["source"])
 
     @property
+    def images(self) -> str:
+        """What it was measured on: test or validation images."""
+        return str(self.recipe["data"]["evaluate"])
+
+    @property
     def data_set(self) -> str:
-        return data_set_of(self.results)
+        """Where the images are from, and which of them were asked about unless it was those for the test: results on
+        others are never put beside these."""
+        return self.source + ("" if self.images == "test" else f", {self.images} images")
 
     @property
     def name(self) -> str:
         """The label, or that of the recipe where only the branches are labelled."""
-        return self.label or str(self.results["recipe"]["name"])
+        return self.label or str(self.recipe["name"])
+
+    @property
+    def branches(self) -> list[str]:
+        return list(self.results["branches"])
 
     def of_path(self, name: str) -> "Run":
         """The same with the name of a path in its label."""
         return replace(self, label=f"{self.label} ({name})" if self.label else name, given=self.label)
 
     @cached_property
-    def recipe(self) -> dict[str, Any]:
-        """What its numbers depend on besides the seed: as it is written, where that is no recipe any more, or else with
-        options that were added since."""
-        try:
-            return of_all_seeds(validate_recipe(self.results["recipe"]).dump())
-        except LcaError:
-            return of_all_seeds(self.results["recipe"])
+    def records(self) -> dict[str, AccuracyRecord]:
+        """The counts by branch."""
+        return {branch: record_of(self.results, branch) for branch in self.branches}
 
-    def differences(self, other: "Run") -> list[str]:
-        """The keys that keep two runs from being seeds of one classifier."""
-        one, two = ({**each.results["recipe"], "seed": None} for each in (self, other))
-        return [] if one == two else differences(self.recipe, other.recipe)
+    def metric(self, branch: str, key: str) -> Any:
+        """A metric of the table: what follows from the counts, what is stored, or what follows from the predictions at
+        hand."""
+        metric, stored = METRICS[key], self.results["branches"][branch]["metrics"]
+        if metric.counts:
+            return metric.of(self.records[branch])
+        if key in stored:
+            return stored[key]
+        return metric.of(self.answers[branch]) if branch in self.answers else None
 
-    def record(self, branch: str) -> AccuracyRecord:
-        """The counts of a branch."""
-        data = self.results["data"]
-        return AccuracyRecord(self.results["branches"][branch]["correct"], data["test_images"], data["task_sizes"])
+    def number(self, branch: str, name: str) -> float | None:
+        """A number of the table of metrics; None where it is not defined."""
+        key, number = numbers()[name]
+        return follow(self.metric(branch, key), number.path)
+
+    def seconds(self, branch: str) -> dict[str, float]:
+        """Time of the trunk and of this branch's alignment; other branches on the same trunk do not count."""
+        others = {f"align {name}" for name in self.branches if name != branch}
+        return {phase: seconds for phase, seconds in self.results["seconds"].items() if phase not in others}
+
+    def bytes(self, branch: str) -> dict[str, int]:
+        """Stored bytes by part, of this branch where that is known."""
+        return dict(self.results["branches"][branch].get("storage_bytes", self.results["storage_bytes"]))
 
     @cached_property
     def answers(self) -> dict[str, StoredAnswers]:
         """Predictions by branch; none where they are not at hand."""
-        if self.folder is None or not (self.folder / "predictions.safetensors").exists():
+        if self.predictions is not None:
+            return self.predictions
+        if self.folder is None or not RunFiles(self.folder).predictions.exists():
             return {}
         return read_run(self.folder)[1]
 
     @cached_property
     def robustness(self) -> dict[str, RobustnessScores]:
         """By branch, what `lca robustness` measured."""
-        contents = self.damaged if self.folder is None else RunFolder(self.folder).robustness()
+        contents = self.damaged if self.folder is None else RunFiles(self.folder).robustness()
         return {content["branch"]: RobustnessScores.from_json(content) for content in contents}
+
+
+NAMED = 8
+"""Cells that are named where they are left out."""
 
 
 @dataclass
@@ -93,16 +130,16 @@ class Collection:
     """All that the given paths hold."""
 
     runs: list[Run] = field(default_factory=list)
-    unfinished: list["SweepCell"] = field(default_factory=list)
+    unfinished: list[SweepCell] = field(default_factory=list)
     """What failed in a sweep, or was not run yet."""
 
     def left_out(self) -> list[str]:
         """A line about every state of what is not finished, with some of the cells."""
-        found: dict[str, list[SweepCell]] = {}
+        by_state: dict[str, list[SweepCell]] = defaultdict(list)
         for cell in self.unfinished:
-            found.setdefault(cell.state, []).append(cell)
+            by_state[cell.state].append(cell)
         lines = []
-        for state, cells in found.items():
+        for state, cells in by_state.items():
             verb = state if state == FAILED else f"{'is' if len(cells) == 1 else 'are'} {state}"
             names = [cell.short() for cell in cells[:NAMED]]
             more = [f"and {len(cells) - NAMED} more"] * (len(cells) > NAMED)
@@ -113,20 +150,19 @@ class Collection:
 def collect(paths: Sequence[Path]) -> Collection:
     """Read run folders, sweep folders and packs. Runs of one label and data set are seeds of one classifier. What one
     part of a sweep lacks and another has is not missing."""
-    paths = [path.parent if path.name == "results.json" else path for path in paths]
-    if unfinished := [str(path) for path in paths if (path / "recipe.yaml").exists() and not _finished(path)]:
+    files = [RunFiles.of(path) for path in paths]
+    if unfinished := [str(each.path) for each in files if each.recipe.exists() and not each.results.exists()]:
         raise LcaError(f"not finished yet: {', '.join(unfinished)}")
     runs: list[tuple[Path, Run]] = []
     missing: dict[str, SweepCell] = {}
     finished: set[str] = set()
-    for path in paths:
-        if _finished(path):
-            results = read_json(path / "results.json")
-            runs.append((path, Run(results["recipe"]["name"], results, path)))
+    for each in files:
+        if (results := each.finished()) is not None:
+            runs.append((each.path, Run(results["recipe"]["name"], results, each.path)))
             continue
-        for cell in sweep_cells(path):
+        for cell in sweep_cells(each.path):
             if cell.state == FINISHED:
-                runs.append((path, Run(cell.label, cell.results(), cell.folder, cell.entry.get("robustness", ()))))
+                runs.append((each.path, Run(cell.label, cell.results, cell.folder, cell.robustness)))
                 finished.add(cell.key)
             else:
                 missing[cell.key] = cell
@@ -143,18 +179,22 @@ def _told_apart(runs: Sequence[tuple[Path, Run]]) -> list[Run]:
     groups: dict[tuple[str, str], dict[Path, Run]] = defaultdict(dict)
     for path, run in runs:
         first = groups[run.label, run.data_set].setdefault(path, run)
-        if changed := first.differences(run):
+        if changed := recipe_differences(first.recipe, run.recipe):
             seeds = f"seeds {first.seed} and {run.seed}"
             raise LcaError(f"{path}: {run.name!r} on {run.data_set} is of two recipes, {seeds}: {'; '.join(changed)}")
-    alike = not any(one.differences(two) for firsts in groups.values() for one, two in pairwise(firsts.values()))
+    alike = not any(
+        recipe_differences(one.recipe, two.recipe)
+        for firsts in groups.values()
+        for one, two in pairwise(firsts.values())
+    )
     names = _names(dict.fromkeys(path for path, _ in runs))
-    found = [run if alike else run.of_path(names[path]) for path, run in runs]
+    named = [run if alike else run.of_path(names[path]) for path, run in runs]
     seen: set[tuple[str, str, int]] = set()
-    for run in found:
+    for run in named:
         if (run.label, run.data_set, run.seed) in seen:
             raise LcaError(f"{run.name!r} on {run.data_set} with seed {run.seed} came twice; give every run once")
         seen.add((run.label, run.data_set, run.seed))
-    return found
+    return named
 
 
 def _names(paths: Iterable[Path]) -> dict[Path, str]:
@@ -164,104 +204,12 @@ def _names(paths: Iterable[Path]) -> dict[Path, str]:
     return {path: name if [*short.values()].count(name) == 1 else str(path) for path, name in short.items()}
 
 
-def _finished(path: Path) -> bool:
-    return (path / "results.json").exists()
+def short_names(sources: Iterable[str]) -> dict[str, str]:
+    """Data sets without where they were read from, unless that tells them apart."""
+    short = {source: short_name(source) for source in sources}
+    return {source: name if [*short.values()].count(name) == 1 else source for source, name in short.items()}
 
 
-NAMED = 8
-"""Cells that are named where they are left out."""
-RUNNING, FINISHED, STOPPED, FAILED, OPEN = "running", "finished", "stopped", "failed", "open"
-
-
-@dataclass(frozen=True)
-class SweepCell:
-    """One run of a sweep's folder, and how far it is."""
-
-    label: str
-    seed: int
-    source: str
-    state: str
-    folder: Path | None
-    """None where it has not begun, or where only the pack is at hand."""
-    entry: Mapping[str, Any] = field(default_factory=dict)
-    """What the pack has of it."""
-
-    @property
-    def key(self) -> str:
-        """Of its recipe, in whichever part of a sweep it is."""
-        return str(self.entry["key"]) if self.folder is None else _key(self.folder)
-
-    def __str__(self) -> str:
-        data, error = f", {self.source}" if self.source else "", self.error()
-        return f"{self.label or 'a cell'}{data}, seed {self.seed}, is {self.state}{f': {error}' if error else ''}"
-
-    def short(self) -> str:
-        """Which one, and the beginning of why it failed."""
-        kind, _, text = self.error().partition(": ")
-        why = re.split(r"[,;\n]|\. ", text or kind)[0]
-        return f"{self.label or 'a cell'}, seed {self.seed}{f' ({why})' if why else ''}"
-
-    def error(self) -> str:
-        """Why it failed, if it did."""
-        if self.state == FAILED and self.folder is not None:
-            return str(read_json(self.folder / "failed.json")["error"])
-        return str(self.entry.get("error", ""))
-
-    def results(self) -> dict[str, Any]:
-        """Of a cell that is finished."""
-        if self.folder is None or "results" in self.entry:
-            return dict(self.entry["results"])
-        return read_json(self.folder / "results.json")
-
-
-def sweep_cells(path: Path) -> list[SweepCell]:
-    """The cells of a pack, or of a sweep's folder with the states they have now.
-
-    A folder without a pack has those that have begun, labelled by the names of their folders, in which all but letters
-    and digits are dashes.
-    """
-    pack = path / "pack.json" if path.is_dir() else path
-    folders = sorted(each for each in pack.parent.glob("cells/*") if re.fullmatch(r".*-\d+-\w+", each.name))
-    if not pack.exists() and folders:
-        return [_begun(folder) for folder in folders]
-    packed = read_json(pack)
-    if not isinstance(packed, dict) or "cells" not in packed:
-        raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
-    places = {_key(folder): folder for folder in folders} if pack.name == "pack.json" else {}
-    found = []
-    for entry in packed["cells"]:
-        folder = places.get(entry["key"])
-        state = entry["status"] if entry["status"] == FINISHED or folder is None else condition(folder)
-        found.append(SweepCell(entry["label"], entry["seed"], entry.get("source", ""), state, folder, entry))
-    return found
-
-
-def _key(folder: Path) -> str:
-    return folder.name.rpartition("-")[2]
-
-
-def _begun(folder: Path) -> SweepCell:
-    label, seed, _ = folder.name.rsplit("-", 2)
-    source = recipe_of(folder).get("data", {}).get("source", "")
-    return SweepCell(label, int(seed), source, condition(folder), folder)
-
-
-def recipe_of(folder: Path) -> dict[str, Any]:
-    """The recipe of a run folder, from its own file or from the results; empty where neither is at hand."""
-    try:
-        if (folder / "recipe.yaml").exists():
-            recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-        else:
-            recipe = read_json(folder / "results.json")["recipe"]
-    except (OSError, yaml.YAMLError, LcaError):
-        return {}
-    return recipe if isinstance(recipe, dict) else {}
-
-
-def condition(folder: Path) -> str:
-    """How far the run of a folder is."""
-    if _finished(folder):
-        return FINISHED
-    if is_held(folder):
-        return RUNNING
-    return FAILED if (folder / "failed.json").exists() else STOPPED
+def short_name(source: str) -> str:
+    """A data set without where it was read from."""
+    return re.split("[:/]", source.rstrip("/"))[-1]

@@ -43,6 +43,11 @@ class RobustnessScores:
         cells = {(name, str(severity)) for name, each in self.corrupted.items() for severity in each}
         return {*cells, *((name,) for name in self.perturbed)}
 
+    @property
+    def damage(self) -> tuple[Any, ...]:
+        """What damaged images a classifier was asked about."""
+        return self.images, self.generated, frozenset(self.asked())
+
     def by_corruption(self) -> dict[str, float]:
         """Mean over severities."""
         return {name: sum(each.values()) / len(each) for name, each in self.corrupted.items()}

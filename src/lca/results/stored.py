@@ -1,4 +1,4 @@
-"""What a run stored about its test images, and every metric that follows from it."""
+"""What a run stored about its test images, and what follows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,9 +13,10 @@ from lca.evaluation.accuracy import AccuracyRecord, correct_by_class
 from lca.evaluation.calibration import calibration_error, reliability
 from lca.evaluation.confusion import confusion_matrix, most_confused
 from lca.evaluation.detection import detection
-from lca.evaluation.resampling import Outcomes
-from lca.evaluation.transfer import ForwardTransfer
+from lca.evaluation.intervals import Outcomes
+from lca.evaluation.transfer import forward_transfer
 from lca.files import FORMAT, load_tensors, read_json
+from lca.results.folder import RunFiles, SweepFiles
 
 
 @dataclass(frozen=True)
@@ -120,22 +121,12 @@ class StoredAnswers:
             for name, found in accuracies.items():
                 share = (part[name].long() == labels).double().mean()
                 found.append(100 * float(share) if end - start > 1 else None)
-        return ForwardTransfer(*accuracies.values()).as_json()
+        return forward_transfer(*accuracies.values())
 
-    def metrics(self) -> dict[str, Any]:
-        """All of it, in per cent; None is what is not defined or was not stored."""
-        known = self.task_known()
-        return {
-            **self.record().metrics(),
-            "task_known": None if known is None else known.metrics(),
-            "forward_transfer": self.forward_transfer(),
-            "calibration": self.calibration(),
-            "unknown_detection": self.unknown_detection(),
-            "most_confused": [
-                [self.classes[truth], self.classes[answer], times]
-                for truth, answer, times in most_confused(self.confusion())
-            ],
-        }
+    def most_confused(self) -> list[list[Any]]:
+        """The class of an image, the one it was called, and how often, after the last task."""
+        pairs = most_confused(self.confusion())
+        return [[self.classes[truth], self.classes[answer], times] for truth, answer, times in pairs]
 
     @property
     def _ends(self) -> list[int]:
@@ -147,14 +138,14 @@ NEXT = ("next task", "next task, pretrained")
 
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     """The results of a finished run and the answers of every branch."""
-    folder = folder.parent if folder.name == "results.json" else folder
-    results_path, predictions = folder / "results.json", folder / "predictions.safetensors"
+    files = RunFiles.of(folder)
+    results_path, predictions = files.results, files.predictions
     if not results_path.exists() or not predictions.exists():
-        raise LcaError(f"{folder} {_what_is_missing(folder)}")
+        raise LcaError(f"{files.path} {_what_is_missing(files)}")
     results = read_json(results_path)
-    came = results.get("format") if isinstance(results, dict) else None
-    if came != FORMAT:
-        raise LcaError(f"{results_path} has format {came}, this version reads {FORMAT}")
+    given = results.get("format") if isinstance(results, dict) else None
+    if given != FORMAT:
+        raise LcaError(f"{results_path} has format {given}, this version reads {FORMAT}")
     tensors = load_tensors(predictions)
     try:
         found = _by_branch(results, tensors)
@@ -191,13 +182,13 @@ def same_test_images(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
     return bool(tested(one) == tested(two))
 
 
-def _what_is_missing(folder: Path) -> str:
-    if not folder.exists():
+def _what_is_missing(files: RunFiles) -> str:
+    if not files.path.exists():
         return "does not exist; `lca run` makes a run folder"
-    if (folder / "pack.json").exists():
-        return "is a sweep: give one of its runs, " + str(folder / "cells" / "*")
-    if (folder / "results.json").exists():
+    if SweepFiles(files.path).pack.exists():
+        return "is a sweep: give one of its runs, " + str(files.path / "cells" / "*")
+    if files.results.exists():
         return "has no predictions.safetensors, from which the metrics are computed"
-    if (folder / "recipe.yaml").exists():
+    if files.recipe.exists():
         return "holds a run that is not finished yet"
     return "is no run folder: it holds no results.json"

@@ -24,6 +24,7 @@ from lca.methods import Step
 from lca.progress import Progress
 from lca.ranks import current
 from lca.recipe import Recipe
+from lca.results.metrics import metrics_of
 from lca.results.stored import StoredAnswers
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.folder import RunFolder
@@ -342,7 +343,7 @@ class _Experiment:
             "branches": {
                 branch: {
                     "correct": answers.record().correct,
-                    "metrics": answers.metrics(),
+                    "metrics": metrics_of(answers),
                     "storage_bytes": self.classifier.method.storage(branch),
                 }
                 for branch, answers in branches.items()

@@ -1,11 +1,5 @@
-"""The run folder: one recipe, one checkpoint, one log, and in the end results, predictions and models.
-
-recipe.yaml              the resolved recipe; another one is refused
-checkpoint/              the state after the last finished step (gone when the run is finished)
-log.jsonl                every step with its time and losses, and every message
-models/task-04/          models to load, as `keep_models` says
-results.json             accuracies, counts, class order, versions, hashes, costs
-predictions.safetensors  prediction, confidence and unknown score of every test image after every task
+"""A run folder that is worked in: held by one process, bound to one recipe, with a log. What is in it says
+`lca.results.folder`.
 """
 
 import json
@@ -20,21 +14,14 @@ from typing import Any
 import yaml
 
 from lca.errors import LcaError
-from lca.files import has_state, hold, read_json, write_atomic
+from lca.files import has_state, hold, write_atomic
 from lca.ranks import current
 from lca.recipe import Recipe, differences
+from lca.results.folder import RunFiles
 
 
-class RunFolder:
-    """Paths and rules of a run folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.checkpoint = path / "checkpoint"
-        self.models = path / "models"
-        self.results = path / "results.json"
-        self.predictions = path / "predictions.safetensors"
-        self.recipe = path / "recipe.yaml"
+class RunFolder(RunFiles):
+    """The rules of a run folder."""
 
     @contextmanager
     def hold(self, recipe: Recipe) -> Iterator[None]:
@@ -66,25 +53,16 @@ class RunFolder:
                 package.removeHandler(handler)
                 package.setLevel(level)
 
-    def robustness(self) -> list[dict[str, Any]]:
-        """What `lca robustness --out` wrote into the folder as robustness*.json, a branch each."""
-        contents = [read_json(path) for path in sorted(self.path.glob("robustness*.json"))]
-        return [content for content in contents if "branch" in content]
-
-    def finished(self) -> dict[str, Any] | None:
-        """The results, if the run is finished."""
-        return read_json(self.results) if self.results.exists() else None
-
     def log(self, event: str, **facts: Any) -> None:
         """Append one line to the log."""
         if not current().leads:
             return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         try:
-            with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            with self.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
-            raise LcaError(f"could not write {self.path / 'log.jsonl'}: {error.strerror or error}") from error
+            raise LcaError(f"could not write {self.log_file}: {error.strerror or error}") from error
 
     def keep_model(self, task: int, keep: str) -> Path | None:
         """Where the model after a task goes, or None if it is not kept."""

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from lca.errors import BusyError, LcaError
-from lca.files import FORMAT, hash_json, hold, read_json, write_json
+from lca.files import hash_json, hold, write_json
 from lca.progress import Progress, QuietProgress
-from lca.recipe import Recipe, differences, merge_mappings, of_all_seeds, read_recipe, validate_recipe
+from lca.recipe import Recipe, merge_mappings, read_recipe, validate_recipe
 from lca.recipe_files import nest, parse_override
+from lca.results.folder import CellName, RunFiles, SweepFiles
+from lca.results.packs import Pack, SweepCell
+from lca.results.seeds import recipe_differences
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
-from lca.runs.folder import RunFolder
 from lca.runs.workers import beside
 
 
@@ -42,9 +44,9 @@ class Cell:
         return hash_json(self.recipe.trunk())
 
     @property
-    def folder(self) -> str:
-        readable = "".join(letter if letter.isalnum() else "-" for letter in self.label)
-        return f"{readable[:48]}-{self.recipe.seed}-{self.key}"  # file systems end at 255 bytes
+    def folder(self) -> CellName:
+        """The name of its folder."""
+        return CellName(self.label, self.recipe.seed, self.key)
 
 
 def read_sweep(
@@ -101,7 +103,7 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
             )
         named.add(name)
         first = firsts.setdefault((cell.label, cell.recipe.data.source, cell.recipe.data.evaluate), cell)
-        if changed := differences(of_all_seeds(first.recipe.dump()), of_all_seeds(cell.recipe.dump())):
+        if changed := recipe_differences(first.recipe.dump(), cell.recipe.dump()):
             raise LcaError(
                 f"{origin}: the cells called {cell.label!r} differ in more than the seed ({'; '.join(changed)}); give "
                 "each a label"
@@ -123,12 +125,12 @@ def sweep(
     out: Path,
     *,
     only: list[Cell] | None = None,
-    reuse: Iterable[Mapping[str, Any]] = (),
+    reuse: Iterable[Pack] = (),
     trunks: Path | None = None,
     budget: Budget | None = None,
     progress: Progress | None = None,
     workers: int = 1,
-) -> dict[str, Any]:
+) -> Pack:
     """Run all cells, or `only` some of them, that are not finished; a failed cell is recorded and the others go on.
 
     What is finished in a pack of `reuse` is taken from there. Trained backbones are kept in `trunks`, by default in the
@@ -138,13 +140,13 @@ def sweep(
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
     budget, progress = budget or Budget(), progress or Progress()
-    chosen, trunks = cells if only is None else only, trunks or out / "trunks"
+    chosen, trunks = cells if only is None else only, trunks or SweepFiles(out).trunks
     out.mkdir(parents=True, exist_ok=True)
     _take_over(cells, out, reuse)
     with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
         _run_cells(cells, chosen, out, trunks, budget, progress)
     packed = pack(cells, out)
-    write_json(out / "pack.json", packed)
+    packed.write(SweepFiles(out).pack)
     _warn_of_other_images(packed)
     return packed
 
@@ -156,7 +158,7 @@ def _run_cells(
     began = time.time()
     for trunk, sharing in itertools.groupby(chosen, key=lambda cell: cell.trunk):
         try:
-            with hold(out / "running" / trunk, "another process runs these cells"):
+            with hold(SweepFiles(out).running(trunk), "another process runs these cells"):
                 for cell in sharing:
                     _run_cell(cell, cells, out, trunks, began, budget, progress)
         except BusyError:
@@ -167,10 +169,10 @@ def _run_cell(
     cell: Cell, cells: list[Cell], out: Path, trunks: Path, began: float, budget: Budget, progress: Progress
 ) -> None:
     """Run a cell that is not finished, and that did not fail since this sweep began."""
-    folder = out / "cells" / cell.folder
-    failure = folder / "failed.json"
+    files = RunFiles(SweepFiles(out).cell(cell.folder))
+    folder, failure = files.path, files.failure
     failed_now = failure.exists() and failure.stat().st_mtime > began
-    if RunFolder(folder).finished() is not None or failed_now:
+    if files.results.exists() or failed_now:
         return
     if budget.spent():
         raise BudgetSpent
@@ -188,36 +190,36 @@ def _run_cell(
         folder.mkdir(parents=True, exist_ok=True)
         write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
     finally:
-        write_json(out / "pack.json", pack(cells, out))
+        pack(cells, out).write(SweepFiles(out).pack)
 
 
-def _take_over(cells: list[Cell], out: Path, packs: Iterable[Mapping[str, Any]]) -> None:
+def _take_over(cells: list[Cell], out: Path, packs: Iterable[Pack]) -> None:
     """Put the results that packs already have where this sweep would put them."""
     known = known_cells(packs)
     for cell in cells:
-        path = RunFolder(out / "cells" / cell.folder).results
-        if cell.key in known and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for scores in known[cell.key].get("robustness", []):
-                write_json(path.parent / f"robustness-{scores['branch']}.json", scores)
-            write_json(path, known[cell.key]["results"])
+        files = RunFiles(SweepFiles(out).cell(cell.folder))
+        if cell.key in known and not files.results.exists():
+            files.path.mkdir(parents=True, exist_ok=True)
+            for scores in known[cell.key].robustness:
+                write_json(files.robustness_of(scores["branch"]), scores)
+            write_json(files.results, known[cell.key].results)
 
 
-def known_cells(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def known_cells(packs: Iterable[Pack]) -> dict[str, SweepCell]:
     """The finished cells of packs by the key of their recipes; options that were added since have their defaults."""
-    finished = [entry for entry in merge_packs(packs)["cells"] if entry["status"] == "finished"]
-    return {Cell("", validate_recipe(each["results"]["recipe"], "a reused pack")).key: each for each in finished}
+    finished = Pack.merged(packs).finished
+    return {Cell("", validate_recipe(cell.recipe, "a reused pack")).key: cell for cell in finished}
 
 
-def _warn_of_other_images(packed: Mapping[str, Any]) -> None:
+def _warn_of_other_images(packed: Pack) -> None:
     """Cells of one data set are compared, so they must have seen the same images: a pack may be older than a file, or
     than the way images are read."""
     seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    for results in (entry["results"] for entry in packed["cells"] if entry["status"] == "finished"):
-        recipe = validate_recipe(results["recipe"])
+    for cell in packed.finished:
+        recipe = validate_recipe(cell.recipe)
         data = recipe.data
         chosen = (data.split, data.test_share, data.split_seed, recipe.seed, recipe.backbone.name)
-        seen[data.source, *map(str, chosen)][results["data"]["sha256"]] += 1
+        seen[data.source, *map(str, chosen)][cell.results["data"]["sha256"]] += 1
     for (source, *_), counts in seen.items():
         if others := counts.total() - max(counts.values()):
             warnings.warn(
@@ -227,38 +229,7 @@ def _warn_of_other_images(packed: Mapping[str, Any]) -> None:
             )
 
 
-def pack(cells: list[Cell], out: Path) -> dict[str, Any]:
-    """All results in one value: finished cells with their results, and their robustness where `lca robustness` wrote it
-    into their folders; failed ones with their error, the rest as open."""
-    packed = []
-    for cell in cells:
-        folder = out / "cells" / cell.folder
-        entry: dict[str, Any] = {"key": cell.key, "label": cell.label, "seed": cell.recipe.seed}
-        entry |= {"source": cell.recipe.data.source, "status": "open"}
-        results = RunFolder(folder).finished()
-        if results is not None:
-            entry |= {"status": "finished", "results": results}
-            if scores := RunFolder(folder).robustness():
-                entry["robustness"] = scores
-        elif (folder / "failed.json").exists():
-            entry |= {"status": "failed", "error": read_json(folder / "failed.json")["error"]}
-        packed.append(entry)
-    return {"format": FORMAT, "cells": packed}
-
-
-def merge_packs(packs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One pack of several, cell by cell: finished wins over failed, failed over open, of finished cells one whose
-    robustness was measured, and the first of equals."""
-
-    def rank(entry: Mapping[str, Any]) -> tuple[int, bool]:
-        return ["finished", "failed", "open"].index(entry["status"]), "robustness" not in entry
-
-    merged: dict[str, dict[str, Any]] = {}
-    for content in packs:
-        if content.get("format") != FORMAT or "cells" not in content:
-            raise LcaError(f"expected a pack of format {FORMAT}, as `lca sweep` writes it to pack.json")
-        for entry in content["cells"]:
-            old = merged.get(entry["key"])
-            if old is None or rank(entry) < rank(old):
-                merged[entry["key"]] = entry
-    return {"format": FORMAT, "cells": list(merged.values())}
+def pack(cells: list[Cell], out: Path) -> Pack:
+    """What is there of the cells."""
+    files = SweepFiles(out)
+    return Pack([SweepCell.packed(cell.folder, cell.recipe.data.source, files.cell(cell.folder)) for cell in cells])

@@ -3,6 +3,6 @@
 from lca.registry import Registry
 from lca.tuning.base import Tuner, TuningOptions
 
-tuners: Registry[type[Tuner]] = Registry("tuner", package="lca.tuning")
+tuners: Registry[type[Tuner]] = Registry("tuner", package="lca.tuning", group="lca.tuners", needs=("Options",))
 
 __all__ = ["Tuner", "TuningOptions", "tuners"]

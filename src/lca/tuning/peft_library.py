@@ -1,4 +1,4 @@
-"""The peft library's tuners as `peft:NAME`, an extra (`pip install lca[peft]`): `peft:ia3`, `peft:loha`, `peft:oft`.
+"""The peft library's tuners as `peft:NAME`, which need `pip install peft`: `peft:ia3`, `peft:loha`, `peft:oft`.
 
 NAME is one of the library's types, and `options` is what its configuration takes. Layers are chosen by `target_modules`
 as the library does it: `proj` also means the convolution of the patches, `attn.proj` does not; by default they are the
@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from lca.errors import LcaError, nearest
+from lca.errors import LcaError, nearest, needs
 from lca.files import save_tensors
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions, replace_module
@@ -177,8 +177,6 @@ def _option_names(kind: Any) -> set[str]:
 
 
 def _library() -> ModuleType:
-    try:
+    with needs("this tuner", "peft"):
         import peft
-    except ImportError as error:
-        raise LcaError(f"this tuner needs the peft library ({error}): pip install lca[peft]") from error
     return peft

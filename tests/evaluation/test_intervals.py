@@ -1,12 +1,14 @@
-"""Bootstrap intervals: cases that can be worked out, simulations, and SciPy."""
+"""Intervals: cases that can be worked out, simulations, and SciPy."""
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
+from lca.evaluation import intervals
 from lca.evaluation.accuracy import AccuracyRecord
-from lca.evaluation.resampling import Outcomes, paired_differences, seed_intervals
+from lca.evaluation.intervals import Outcomes, mean_and_deviation, student_interval, wilson_interval
+from lca.results.metrics import summary
 
 # Tasks of 2 and 1 classes with 2, 3 and 4 test images.
 BY_HAND = Outcomes(
@@ -18,6 +20,14 @@ BY_HAND = Outcomes(
         torch.tensor([True, False, False, False, False, True, True, True, False]),
     ],
 )
+
+
+def seed_intervals(runs, shared, **options):
+    return intervals.seed_intervals(runs, shared, summary, **options)
+
+
+def paired_differences(one, two, **options):
+    return intervals.paired_differences(one, two, summary, **options)
 
 
 def drawn_outcomes(shares, images=60, seed=0, order="abcdef"):
@@ -138,7 +148,7 @@ def test_a_paired_difference_by_hand(monkeypatch):
     worse = BY_HAND.right[1].clone()
     worse[0] = False
     second = Outcomes(BY_HAND.classes, BY_HAND.task_sizes, BY_HAND.labels, [BY_HAND.right[0], worse])
-    monkeypatch.setattr("lca.evaluation.resampling.FEWEST", 9)
+    monkeypatch.setattr("lca.evaluation.intervals.FEWEST", 9)
     found = paired_differences(BY_HAND, second)
     assert found["last accuracy"] == (pytest.approx(100 / 9), pytest.approx((0, 200 / 9)))
     assert found["learning accuracy"] == (0, (0, 0))
@@ -162,3 +172,27 @@ def test_other_test_images_cannot_be_paired():
         paired_differences(drawn_outcomes(EVEN), drawn_outcomes(EVEN, images=50))
     with pytest.raises(ValueError, match="different test images"):
         paired_differences(drawn_outcomes(EVEN), drawn_outcomes({**EVEN, "z": 0.7}, order="abcdez"))
+
+
+@pytest.mark.parametrize(("correct", "total"), [(0, 1), (1, 1), (0, 40), (40, 40), (3, 7), (90, 100), (499, 1000)])
+def test_the_interval_is_that_of_scipy(correct, total):
+    expected = binomtest(correct, total).proportion_ci(method="wilson")
+    assert wilson_interval(correct, total) == pytest.approx((100 * expected.low, 100 * expected.high), abs=5e-3)
+
+
+def test_no_answers_have_no_interval():
+    with pytest.raises(ValueError, match="no answers"):
+        wilson_interval(0, 0)
+
+
+def test_mean_and_deviation_over_seeds():
+    assert mean_and_deviation([70.0]) == (70.0, None)
+    mean, deviation = mean_and_deviation([70.0, 74.0, 75.0])
+    assert mean == 73
+    assert deviation == pytest.approx(((9 + 1 + 4) / 2) ** 0.5)
+
+
+def test_values_that_do_not_vary_have_no_interval():
+    assert student_interval([3.0, 3.0, 3.0]) is None
+    low, high = student_interval([1.0, 2.0])
+    assert (low, high) == pytest.approx((1.5 - 12.706204736432095 / 2, 1.5 + 12.706204736432095 / 2))

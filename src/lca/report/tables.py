@@ -1,0 +1,180 @@
+"""The one model of tables: classifiers in rows, numbers in columns, as texts for a terminal, Markdown or LaTeX."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lca.report import comparison, ranking
+from lca.report.ranking import Overall
+from lca.results.classifiers import DAMAGE, Classifier, classifiers
+from lca.results.metrics import columns
+from lca.results.reading import Run, short_names
+from lca.text import markdown_table, markdown_text
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+OVERALL = "Overall: the mean over the data sets, of classifiers that all of them have."
+_MATHS = {
+    letter: name
+    for letters, names in (
+        ("αβγδεηθκλμπρστφω", "alpha beta gamma delta epsilon eta theta kappa lambda mu pi rho sigma tau phi omega"),
+        ("×·±≤≥→∞", "times cdot pm le ge to infty"),
+    )
+    for letter, name in zip(letters, names.split(), strict=True)
+}
+_LATEX = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: rf"\text{name}{{}}" for letter, name in (("~", "asciitilde"), ("^", "asciicircum"))},
+    **{letter: rf"\text{name}{{}}" for letter, name in (("\\", "backslash"), ("<", "less"), (">", "greater"))},
+    **{letter: rf"\ensuremath{{\{name}}}" for letter, name in _MATHS.items()},
+}
+
+
+def latex_text(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+
+
+def one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts; the first of every line is a name, and stands at the left."""
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        return markdown_table(self.header, [[markdown_text(name), *cells] for name, *cells in self.lines])
+
+    def latex(self, title: str) -> str:
+        """With rules of booktabs and the title as a comment."""
+        rows = [" & ".join([latex_text(name), *cells]) + r" \\" for name, *cells in self.lines]
+        header = " & ".join(["Classifier", *map(latex_text, self.header[1:])]) + r" \\"
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}"
+        body = [r"\toprule", header, r"\midrule", *rows, r"\bottomrule"]
+        return "\n".join([f"% {one_line(title)}", begin, *body, r"\end{tabular}", ""])
+
+    def rich(self, title: str) -> "RichTable":
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=title)
+        for number, name in enumerate(self.header):
+            table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+        for line in self.lines:
+            table.add_row(*line)
+        return table
+
+
+@dataclass(frozen=True)
+class Style:
+    """What the numbers of a table look like, and how much it says."""
+
+    marks: Mapping[int, str]
+    """A number by its place: neither the best nor the second, the best, the second."""
+    between: str = " ± "
+    """Mean and deviation."""
+    runs: bool = True
+    """With the number of runs."""
+    intervals: bool = False
+    """With intervals and ranks."""
+
+    def cells(self, row: Classifier, places: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """The numbers of a row in the columns of `places`."""
+        measured = {**(row.measured if self.intervals else row.plain), **row.damaged}
+        texts = []
+        for column, place in places.items():
+            each = measured.get(column)
+            text = "-" if each is None else each.text(self.between)
+            ends = each.ends() if each is not None and self.intervals else ""
+            texts.append(self.marks[place.get(row.label, 0)].format(text) + ends)
+        return texts
+
+
+SHOWN = Style(dict.fromkeys(range(3), "{}"))
+MARKDOWN = Style({0: "{}", 1: "**{}**", 2: "*{}*"}, intervals=True)
+LATEX = Style({0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}, r" $\pm$ ", runs=False)
+
+
+def results_table(rows: Sequence[Classifier], style: Style) -> Table:
+    """The numbers of all classifiers of a data set, and what they cost."""
+    ranks = ranking.mean_ranks(ranking.blocks_of(rows)) if style.intervals else {}
+    places = {column: ranking.places(rows, column) for column in columns()}
+    runs, rank = ["runs"] * style.runs, ["rank"] * style.intervals
+    lines = [
+        [
+            row.label,
+            *[str(len(row.runs))] * style.runs,
+            *style.cells(row, places),
+            *[f"{ranks[row.label]:.1f}" if row.label in ranks else "-"] * style.intervals,
+            f"{row.bytes / 1e6:.2f}",
+            f"{row.seconds:.0f}",
+        ]
+        for row in rows
+    ]
+    return Table(["classifier", *runs, *columns(), *rank, "MB", "s"], lines)
+
+
+def damage_table(rows: Sequence[Classifier], style: Style) -> Table:
+    """The numbers of damaged images."""
+    places = ranking.damage_places(rows)
+    lines = [[row.label, ", ".join(map(str, row.robustness)), *style.cells(row, places)] for row in rows]
+    return Table(["classifier", "seeds", *DAMAGE], lines)
+
+
+def minus_table(rows: Sequence[Classifier], reference: Classifier, headings: Iterable[str]) -> Table:
+    """Every other row minus the reference, and on how many seeds; where there is no difference, why."""
+    headings, lines = [*headings], []
+    for row in rows:
+        if row is not reference:
+            found = comparison.differences(row, reference, headings)
+            cells = ["-" if each is None else f"{each.mean:+.1f}{each.ends('+')}" for each in map(found.get, headings)]
+            if not found:
+                cells[0] = comparison.why_none(row, reference, damaged=headings[0] in DAMAGE)
+            seeds = max((len(each.values) for each in found.values()), default=0)
+            lines.append([row.label, str(seeds), *cells])
+    return Table(["classifier", "seeds", *headings], lines)
+
+
+def overall_table(together: Overall, style: Style) -> Table:
+    """Every classifier with its average accuracy on each data set, the mean of them, and its mean rank."""
+    places, lines = together.places(), []
+    for label, rows in together.rows.items():
+        texts = [*(row.plain["AA"].text(style.between) for row in rows), f"{together.mean(label):.1f}"]
+        marked = [style.marks[place.get(label, 0)].format(text) for place, text in zip(places, texts, strict=True)]
+        rank = together.ranks.get(label)
+        lines.append([label, *marked, *["-" if rank is None else f"{rank:.1f}"] * (style is not SHOWN)])
+    ranks = ["rank"] * (style is not SHOWN)
+    return Table(["AA", *short_names(together.sources).values(), "Overall", *ranks], lines)
+
+
+def pivot_table(runs: Sequence[Run]) -> Table:
+    """A line for each branch and a column for each label: AA / last. A label that several data sets have has a column
+    for each."""
+    found = classifiers(runs)
+    places, short = list(dict.fromkeys((run.label, run.data_set) for run in runs)), short_names(found)
+    labels = [label for label, _ in places]
+    header = [label if labels.count(label) == 1 else f"{label}, {short[source]}" for label, source in places]
+    cells = {
+        (row.branch, row.group, row.source): f"{row.plain['AA'].text()} / {row.plain['last'].text()}"
+        for rows in found.values()
+        for row in rows
+    }
+    branches = dict.fromkeys(branch for run in runs for branch in run.branches)
+    lines = [[branch, *(cells.get((branch, *place), "") for place in places)] for branch in branches]
+    return Table(["AA / last", *header], lines)
+
+
+def legend(rows: Iterable[Classifier]) -> str:
+    """What the columns are."""
+    images = " or ".join(dict.fromkeys(row.runs[0].images for row in rows))
+    return (
+        f"AA: mean over tasks of the accuracy on all {images} images seen so far; AA task: the same with every task "
+        "counting equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In "
+        "per cent, mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, "
+        "alignment and test of the fastest seed (others may have shared the machine)."
+    )

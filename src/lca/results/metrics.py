@@ -1,0 +1,211 @@
+"""The table of metrics. What results.json holds, the columns of `lca show` and `lca report`, what `lca metrics` prints
+and the list in docs/metrics.md all follow from it: a metric is one entry."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lca.evaluation.accuracy import AccuracyRecord
+from lca.results.stored import StoredAnswers
+from lca.text import markdown_table
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a metric, by which runs are compared."""
+
+    name: str
+    path: Sequence[str] = ()
+    """Where it is in the metric's value."""
+    column: str = ""
+    """Its heading in tables; without one it is in none."""
+    lower_is_better: bool = False
+    signed: bool = False
+    """Not a share, which lies between 0 and 100."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured of the answers of a branch, and how it is shown."""
+
+    name: str
+    meaning: str
+    of: Callable[[Any], Any]
+    """Of the record of right answers, or of all that was stored: its value as JSON, None where it is not defined."""
+    counts: bool = True
+    """Whether it follows from the record."""
+    numbers: Sequence[Number] = ()
+    after_each_task: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Headings in the table by task of `lca metrics`, and where the values are."""
+    unit: str = "%"
+    undefined: str = ""
+    """Where there is none."""
+    missing: str = "not stored"
+    """Why a run has none that could have it."""
+
+
+def _task_known(answers: StoredAnswers) -> dict[str, Any] | None:
+    record = answers.task_known()
+    return None if record is None else metrics_of_counts(record)
+
+
+WEIGHTED, TASK_MEAN = ("sample_weighted",), ("task_mean",)
+METRICS: dict[str, Metric] = {
+    "average_accuracy": Metric(
+        "average accuracy, in both definitions",
+        "mean over t of the accuracy after task t",
+        AccuracyRecord.average_accuracy,
+        numbers=[
+            Number("average accuracy", WEIGHTED, "AA"),
+            Number("average accuracy, task mean", TASK_MEAN, "AA task"),
+        ],
+    ),
+    "last_accuracy": Metric(
+        "last accuracy, in both definitions",
+        "accuracy after task T",
+        AccuracyRecord.last_accuracy,
+        numbers=[Number("last accuracy", WEIGHTED, "last"), Number("last accuracy, task mean", TASK_MEAN)],
+    ),
+    "learning_accuracy": Metric(
+        "learning accuracy",
+        "mean over j of a_jj",
+        AccuracyRecord.learning_accuracy,
+        numbers=[Number("learning accuracy")],
+    ),
+    "forgetting": Metric(
+        "forgetting",
+        "mean over j < T of (max over t of a_tj) - a_Tj",
+        AccuracyRecord.forgetting,
+        numbers=[Number("forgetting", column="forgets", lower_is_better=True, signed=True)],
+        undefined="one task",
+    ),
+    "backward_transfer": Metric(
+        "backward transfer",
+        "mean over j < T of a_Tj - a_jj",
+        AccuracyRecord.backward_transfer,
+        numbers=[Number("backward transfer", signed=True)],
+        undefined="one task",
+    ),
+    "after_each_task": Metric(
+        "accuracy after task t, in both definitions",
+        "sample-weighted: right / all test images of the classes seen; task mean: mean over j ≤ t of a_tj",
+        AccuracyRecord.after_each_task,
+        after_each_task={"accuracy": WEIGHTED, "task mean": TASK_MEAN},
+    ),
+    "matrix": Metric("by task", "a_tj", AccuracyRecord.matrix),
+    "task_known": Metric(
+        "accuracy with the task known",
+        "all of the above, with the arg-max among the classes of the image's own task",
+        _task_known,
+        counts=False,
+        numbers=[
+            Number("average accuracy, task known", ("average_accuracy", *WEIGHTED)),
+            Number("last accuracy, task known", ("last_accuracy", *WEIGHTED)),
+        ],
+        after_each_task={"task known": ("after_each_task", *WEIGHTED)},
+        undefined="runs from before it was stored",
+    ),
+    "calibration": Metric(
+        "calibration error (ECE) and reliability",
+        "Σ over 15 bins of (images in it / all) · \\|accuracy - mean probability\\|; per bin of the answer's "
+        "probability: images, mean probability, accuracy",
+        StoredAnswers.calibration,
+        counts=False,
+        numbers=[Number("calibration error, last", ("error",), lower_is_better=True)],
+        after_each_task={"calibration error": ("after_each_task",)},
+        undefined="an empty bin",
+    ),
+    "unknown_detection": Metric(
+        "unknown detection",
+        "AUROC (higher is better): P(score of a stranger > score of a known image) + ½ P(equal); FPR95, known "
+        "positive: strangers with score ≤ τ, where τ accepts 95 % of the known images; FPR95, strangers positive: "
+        "known images with score ≥ τ, where τ finds 95 % of the strangers",
+        StoredAnswers.unknown_detection,
+        counts=False,
+        numbers=[
+            Number("unknown: AUROC", ("auroc",)),
+            Number("unknown: FPR95, known positive", ("fpr95_known_positive",), lower_is_better=True),
+            Number("unknown: FPR95, strangers positive", ("fpr95_stranger_positive",), lower_is_better=True),
+        ],
+        after_each_task={
+            "AUROC": ("after_each_task", "auroc"),
+            "FPR95 known": ("after_each_task", "fpr95_known_positive"),
+            "FPR95 strangers": ("after_each_task", "fpr95_stranger_positive"),
+        },
+        undefined="see below",
+        missing="not measured: strangers is false in the recipe, or the branch keeps no class statistics",
+    ),
+    "forward_transfer": Metric(
+        "forward transfer",
+        "mean over t > 1 of b_t - b°_t",
+        StoredAnswers.forward_transfer,
+        counts=False,
+        numbers=[Number("forward transfer", ("mean",), signed=True)],
+        after_each_task={"next task": ("reached",), "pre-trained": ("pretrained",)},
+        undefined="see below",
+        missing="not measured: forward_transfer is false in the recipe",
+    ),
+    "most_confused": Metric(
+        "most confused",
+        "the ten largest C_ij with i ≠ j",
+        StoredAnswers.most_confused,
+        counts=False,
+        unit="images",
+    ),
+}
+"""By their key under `metrics` in results.json."""
+
+
+def metrics_of(answers: StoredAnswers) -> dict[str, Any]:
+    """All of them, as results.json has them; None is what is not defined or was not stored."""
+    record = answers.record()
+    return {key: metric.of(record if metric.counts else answers) for key, metric in METRICS.items()}
+
+
+def metrics_of_counts(record: AccuracyRecord) -> dict[str, Any]:
+    """Those that follow from the record."""
+    return {key: metric.of(record) for key, metric in METRICS.items() if metric.counts}
+
+
+def summary(record: AccuracyRecord) -> dict[str, float]:
+    """The numbers that follow from the record by name, without those that are not defined."""
+    found: dict[str, float] = {}
+    for metric in METRICS.values():
+        if metric.counts and metric.numbers and (value := metric.of(record)) is not None:
+            found |= {number.name: follow(value, number.path) for number in metric.numbers}
+    return found
+
+
+def numbers() -> dict[str, tuple[str, Number]]:
+    """Every number by name, with the key of its metric."""
+    return {number.name: (key, number) for key, metric in METRICS.items() for number in metric.numbers}
+
+
+def columns() -> dict[str, str]:
+    """The names of the numbers that stand in tables, by heading."""
+    return {number.column: name for name, (_, number) in numbers().items() if number.column}
+
+
+def follow(value: Any, path: Sequence[str]) -> Any:
+    """What is at a place within a metric's value; None where there is no value."""
+    for key in path:
+        value = None if value is None else value[key]
+    return value
+
+
+def listed() -> str:
+    """The metrics in Markdown."""
+    return markdown_table(
+        ["metric", "what it is", "unit", "better", "key", "not defined"],
+        [
+            [
+                metric.name,
+                metric.meaning,
+                metric.unit,
+                " or ".join(dict.fromkeys("lower" if each.lower_is_better else "higher" for each in metric.numbers)),
+                f"`{key}`",
+                metric.undefined,
+            ]
+            for key, metric in METRICS.items()
+        ],
+    )

@@ -1,0 +1,226 @@
+"""The contracts of a tuner, on tiny transformers of every kind."""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+from lca.data.views import AugmentOptions
+from lca.device import Compute
+from lca.errors import LcaError
+from lca.features import FeatureExtractor
+from lca.heads.growing import GrowingHeads, LinearOptions
+from lca.progress import Progress
+from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_near, run_contracts
+from lca.testing.parts import VITS, build_backbone, build_vit, task
+from lca.training.loop import FineTuning
+from lca.training.options import TrainingOptions
+from lca.training.setting import Setting
+from lca.tuning import Tuner, tuners
+
+SIDE = 32
+VIEWS = torch.randn(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+TUNER_CONTRACTS: Contracts["TunerSubject"] = {}
+"""What every tuner promises, by name."""
+
+
+def check_tuner(tuner: type[Tuner] | str, *, contracts: Iterable[str] | None = None, **options: Any) -> None:
+    """Check that a tuner, by its class or name and with these options, keeps all contracts or those named."""
+    name = tuner if isinstance(tuner, str) else str(tuner.Options.model_fields["name"].default)
+    with nullcontext() if isinstance(tuner, str) else tuners.standing_in(name, tuner):
+        run_contracts(TUNER_CONTRACTS, TunerSubject(name, options), contracts)
+
+
+class TunerSubject:
+    """A tuner with its options."""
+
+    def __init__(self, tuner: str, options: dict[str, Any]) -> None:
+        self.name, self.tuner, self.given = f"tuner {tuner!r}", tuners[tuner], {**options, "name": tuner}
+
+    def attached(self, kind: str = "plain", disturb: bool = True) -> tuple[VisionTransformer, Tuner]:
+        """A transformer and the tuner on it, by default with other values than it begins with."""
+        vit = build_vit(kind, img_size=SIDE)
+        tuner = self.tuner(self.tuner.Options(**self.given))
+        tuner.attach(vit, torch.Generator().manual_seed(1))
+        if disturb:
+            tuner.load(_disturbed(tuner))
+        return vit, tuner
+
+    def extractor(self, kind: str = "plain") -> FeatureExtractor:
+        options = self.tuner.Options(**{**self.given, "feature_norm": True})
+        return FeatureExtractor(build_backbone(kind, img_size=SIDE), options, 3, Compute.choose("cpu"), centre_crop=1.0)
+
+
+@contract(TUNER_CONTRACTS, "attached and detached it leaves the transformer as it was", VITS)
+def _attach_and_detach(subject: TunerSubject, kind: str) -> None:
+    plain = build_vit(kind, img_size=SIDE)
+    vit, tuner = subject.attached(kind)
+    changed = _features(vit)
+    expect_equal(tuple(changed.shape), (3, 24), "shape of the features")
+    if tuner.parameters():
+        same = torch.allclose(changed, _features(plain), atol=1e-3)
+        expect(not same, "expected that other values of the tensors make other features")
+    tuner.detach()
+    expect_equal(dict(vit.state_dict()), dict(plain.state_dict()), "the transformer's weights after detach")
+    expect(not any(each.requires_grad for each in vit.parameters()), "expected that nothing is trained after detach")
+    expect(torch.equal(_features(vit), _features(plain)), "expected the transformer's own features after detach")
+
+
+@contract(TUNER_CONTRACTS, "load overwrites in place, and tensors are copies")
+def _in_place(subject: TunerSubject) -> None:
+    _, tuner = subject.attached(disturb=False)
+    live = {key: id(each) for key, each in tuner.parameters().items()}
+    copies, values = tuner.tensors(), _disturbed(tuner)
+    kept = {key: each.clone() for key, each in copies.items()}
+    tuner.load(values)
+    expect({key: id(each) for key, each in tuner.parameters().items()} == live, "expected the same parameters")
+    expect_equal(tuner.tensors(), values, "tensors() after load")
+    expect_equal(copies, kept, "what tensors() gave before load")
+
+
+@contract(TUNER_CONTRACTS, "names and values are the same between runs")
+def _reproducible(subject: TunerSubject) -> None:
+    (_, one), (_, two) = subject.attached(disturb=False), subject.attached(disturb=False)
+    expect_equal(one.tensors(), two.tensors(), "tensors from the same generator")
+
+
+@contract(TUNER_CONTRACTS, "every tuned tensor receives a gradient")
+def _gradients(subject: TunerSubject) -> None:
+    vit, tuner = subject.attached()
+    trainable = {id(each) for each in vit.parameters() if each.requires_grad}
+    expect(
+        trainable == {id(each) for each in tuner.parameters().values()}, "parameters() is not what requires a gradient"
+    )
+    if not trainable:
+        return
+    vit.forward_head(vit.forward_features(VIEWS), pre_logits=True).square().sum().backward()
+    idle = [key for key, each in tuner.parameters().items() if each.grad is None or not each.grad.abs().sum() > 0]
+    expect(not idle, f"expected a gradient on every tensor, got none on {idle}")
+
+
+@contract(TUNER_CONTRACTS, "a missing tensor is an error")
+def _missing(subject: TunerSubject) -> None:
+    _, tuner = subject.attached(disturb=False)
+    values = tuner.tensors()
+    if values:
+        values.pop(next(iter(values)))
+        try:
+            tuner.load(values)
+        except LcaError:
+            return
+        expect(False, "expected that load refuses tensors of which one is missing")
+    tuner.load({})
+
+
+@contract(TUNER_CONTRACTS, "a feature does not depend on its neighbours")
+def _neighbours(subject: TunerSubject) -> None:
+    vit, _ = subject.attached()
+    with torch.no_grad():
+        alone = vit.forward_head(vit.forward_features(VIEWS[1:2]), pre_logits=True)
+    expect_near(_features(vit)[1:2], alone, "the feature of an image in a batch and alone", rtol=1e-4)
+
+
+@contract(TUNER_CONTRACTS, "folded it gives the same features", VITS)
+def _folded(subject: TunerSubject, kind: str) -> None:
+    plain = build_vit(kind, img_size=SIDE)
+    vit, tuner = subject.attached(kind)
+    tuned, before = bool(tuner.parameters()), _features(vit)
+    tuner.fold()
+    expect_near(_features(vit), before, "features after fold", rtol=1e-5)
+    stays = bool(tuner.parameters())
+    own = list(vit.state_dict()) == list(plain.state_dict())
+    expect(own != stays, "expected that fold leaves either parameters() or a transformer without modules of the tuner")
+    trainable = {id(each) for each in vit.parameters() if each.requires_grad}
+    expect(trainable == set(map(id, tuner.parameters().values())), "what was folded still requires a gradient")
+    tuner.detach()  # takes out what stayed and leaves what was folded
+    expected = _features(plain) if stays or not tuned else before
+    expect_near(_features(vit), expected, "features after fold and detach", rtol=1e-5)
+
+
+@contract(TUNER_CONTRACTS, "what is attached takes over the mode", ("training", "evaluation"))
+def _mode(subject: TunerSubject, mode: str) -> None:
+    vit = build_vit(img_size=SIDE).train(mode == "training")
+    subject.tuner(subject.tuner.Options(**subject.given)).attach(vit, torch.Generator())
+    expect_equal({module.training for module in vit.modules()}, {mode == "training"}, "training of all modules")
+
+
+@contract(TUNER_CONTRACTS, "attaching leaves the global generator alone")
+def _global_generator(subject: TunerSubject) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = torch.rand(3)
+        torch.manual_seed(0)
+        subject.attached()
+        expect(torch.equal(torch.rand(3), expected), "expected that all is drawn from the generator that is given")
+
+
+@contract(TUNER_CONTRACTS, "other values can be swapped in for one pass", VITS)
+def _swapped(subject: TunerSubject, kind: str) -> None:
+    extractor = subject.extractor(kind).eval()
+    other = {key: each + 0.1 * torch.ones_like(each).cumsum(-1).sin() for key, each in extractor.tensors().items()}
+    before = extractor(VIEWS)
+    swapped = extractor.forward_with(other, VIEWS)
+    expect(torch.equal(extractor(VIEWS), before), "expected the tuner's own features after the pass")
+    expect(not torch.allclose(swapped, before, atol=1e-3), "expected other features with other values")
+    extractor.load(other)
+    expect_near(extractor(VIEWS), swapped, "features with the values loaded, and swapped in", atol=1e-6, rtol=1e-5)
+
+
+@contract(TUNER_CONTRACTS, "training goes on from its state")
+def _training(subject: TunerSubject) -> None:
+    """An epoch in a process of its own, as it were, is the epoch that would have been; and it changes something."""
+    ends = []
+    options = TrainingOptions(epochs=2, batch_size=4, lr=0.05)
+    for restart in (False, True):
+        stored: dict[str, Tensor] = {}
+        for epoch in range(2):
+            if restart or epoch == 0:
+                setting = Setting(subject.extractor(), options, AugmentOptions(crop_scale=(0.5, 1.0)), 3, Progress())
+                training = FineTuning(setting)
+                before = setting.extractor.tensors()
+                training.load(stored)
+            training.epoch(task(1, {"3": 5, "7": 5}), epoch, GrowingHeads(24, LinearOptions()))
+            stored = training.state()
+        ends.append(setting.extractor.tensors())
+    expect_equal(ends[1], ends[0], "tensors after a restart between two epochs")
+    idle = [key for key, each in ends[0].items() if torch.equal(each, before[key])]
+    expect(not idle, f"expected that training changes all tensors, but not {idle}")
+
+
+@contract(TUNER_CONTRACTS, "it can be exported for any number of images")
+def _exported(subject: TunerSubject) -> None:
+    vit, _ = subject.attached()
+    shapes = {"views": {0: torch.export.Dim("images", min=2)}}
+    with torch.no_grad():
+        exported = torch.export.export(_Features(vit), (VIEWS,), dynamic_shapes=shapes).module()
+        expect_near(exported(VIEWS[:2]), _features(vit)[:2], "features of the exported transformer", rtol=1e-5)
+
+
+@contract(TUNER_CONTRACTS, "the docstring begins with a line for lists")
+def _docstring(subject: TunerSubject) -> None:
+    line = (subject.tuner.__doc__ or "").partition("\n")[0].strip()
+    expect(line.endswith("."), f"expected a docstring whose first line is a sentence, got {line!r}")
+
+
+class _Features(nn.Module):
+    def __init__(self, vit: VisionTransformer) -> None:
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, views: Tensor) -> Tensor:
+        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
+        return pooled
+
+
+@torch.no_grad()
+def _features(vit: VisionTransformer) -> Tensor:
+    return _Features(vit)(VIEWS)
+
+
+def _disturbed(tuner: Tuner) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    return {name: each + 0.1 * torch.randn(each.shape, generator=random) for name, each in tuner.tensors().items()}
