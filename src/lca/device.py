@@ -235,9 +235,9 @@ def _libraries() -> dict[str, str]:
 @cache
 def sources_hash(rooms: tuple[str, ...] = ("",), package: Path = Path(lca.__file__).parent) -> str:
     """A hash of the code of some rooms of the package, by default all: between two releases the version does not tell.
-    A room is a folder or a file."""
+    A room is a folder or a file, a package may be a single file."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
         name = path.relative_to(package)
         if any(name.is_relative_to(room) for room in rooms):
             digest.update(name.as_posix().encode() + path.read_bytes())
