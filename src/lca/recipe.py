@@ -46,7 +46,7 @@ class Recipe(Options):
     a GPU when a task is large enough for that to pay, and never with `exact`."""
     keep_models: Literal["none", "last", "all"] = "last"
     """Which of the models after each task stay in the run folder."""
-    strangers: bool = False
+    ood: bool = False
     """Score the test images of the tasks to come as well, to measure how well unknown things are told. One more pass
     over them after each task."""
     forward_transfer: bool = False
@@ -56,9 +56,11 @@ class Recipe(Options):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_is_published(cls, value: Any) -> Any:
-        """What a recipe leaves open is as the method's own `defaults` say."""
+        """What a recipe leaves open is as the method's own `defaults` say. Earlier versions wrote `strangers` for
+        `ood`."""
         if not isinstance(value, Mapping):
             return value
+        value = {"ood" if key == "strangers" else key: given for key, given in value.items()}
         section = value.get("method", DEFAULT_NAMES["method"])
         named = section.get("name", DEFAULT_NAMES["method"]) if isinstance(section, Mapping) else section
         name = str(getattr(named, "name", named))
@@ -81,7 +83,7 @@ class Recipe(Options):
     def trunk(self) -> dict[str, Any]:
         """The keys that influence the backbone; the others only change heads and Gaussians on top of it."""
         content = self.dump()
-        for key in ("name", "keep_models", "strangers", "forward_transfer"):
+        for key in ("name", "keep_models", "ood", "forward_transfer"):
             del content[key]
         for key in methods[self.method.name].branch_keys:
             content["method"].pop(key, None)
@@ -126,7 +128,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def of_all_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What the seeds of one classifier have in common: a dumped recipe without the seed, and without what is not meant
     to change a number."""
-    own = {"seed", "name", "device", "keep_models", "strangers", "forward_transfer"}
+    own = {"seed", "name", "device", "keep_models", "ood", "forward_transfer"}
     return {key: value for key, value in recipe.items() if key not in own}
 
 

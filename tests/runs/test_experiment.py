@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -106,6 +107,17 @@ def test_another_recipe_is_refused_in_the_middle_too(tmp_path):
         run(QUICK_IM, tmp_path / "run", budget=Budget(0))
     with pytest.raises(LcaError, match=r"training\.epochs: 1 -> 2"):
         run(tiny.recipe(QUICK_IM.dump(), training={"epochs": 2}), tmp_path / "run")
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(tmp_path):
+    with pytest.raises(BudgetSpent):
+        run(QUICK_IM, tmp_path / "run", budget=Budget(0))
+    written = tmp_path / "run" / "recipe.yaml"
+    recipe = yaml.safe_load(written.read_text())
+    recipe["strangers"] = recipe.pop("ood")
+    recipe["method"]["merge"]["keep"] = 0.2  # the options of all operators stood in one section
+    written.write_text(yaml.safe_dump(recipe))
+    assert run(QUICK_IM, tmp_path / "run")["branches"]
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):

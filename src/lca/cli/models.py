@@ -194,7 +194,7 @@ def evaluate_command(
 ) -> None:
     """Measure a model on labelled images it has not been taught.
 
-    Folders of classes it never learnt are welcome: they show how many strangers it refuses. Exit code 1: some files
+    Folders of classes it never learnt are welcome: they show how many of them it refuses. Exit code 1: some files
     could not be read and were left out.
 
     Examples:
@@ -224,9 +224,9 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print(f"mean probability    {facts['mean_probability']:.1f} %")
         print(f"calibration error   {facts['calibration_error']:.1f} %")
         print(f"called unknown      {facts['called_unknown']:.1f} %")
-    if facts["strangers"]:
-        print(f"strangers           {facts['strangers']} images of classes it never learnt")
-        print(f"  called unknown    {facts['strangers_called_unknown']:.1f} %")
+    if facts["ood"]:
+        print(f"never learnt        {facts['ood']} images of other classes")
+        print(f"  called unknown    {facts['ood_called_unknown']:.1f} %")
     if facts["by_class"]:
         print("\nright of all, by class")
         _print_columns([name, f"{right} of {total}"] for name, (right, total) in facts["by_class"].items())

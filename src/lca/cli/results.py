@@ -75,14 +75,14 @@ def metrics_command(
         bool, typer.Option("--list", is_eager=True, callback=_list, help="Only say what the metrics are.")
     ] = False,
 ) -> None:
-    """Show every metric of a run: by task, by class, confusions, calibration, strangers, transfer, with intervals.
+    """Show every metric of a run: by task, by class, confusions, calibration, OOD images, transfer, with intervals.
 
-    It reads results.json and predictions.safetensors of the run folder. docs/metrics.md has the definitions. Strangers
+    It reads results.json and predictions.safetensors of the run folder. docs/metrics.md has the definitions. OOD images
     and forward transfer are there when the run was told to measure them.
 
     Examples:
 
-      lca run best --set strangers=true --set forward_transfer=true
+      lca run best --set ood=true --set forward_transfer=true
 
       lca metrics runs/best
 

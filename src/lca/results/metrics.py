@@ -67,7 +67,7 @@ TASK_KNOWN = [
 UNKNOWN = [
     Number("unknown: AUROC", "auroc"),
     Number("unknown: FPR95, known positive", "fpr95_known_positive", lower_is_better=True),
-    Number("unknown: FPR95, strangers positive", "fpr95_stranger_positive", lower_is_better=True),
+    Number("unknown: FPR95, OOD positive", "fpr95_ood_positive", lower_is_better=True),
 ]
 METRICS: dict[str, Metric] = {
     "average_accuracy": Metric(
@@ -124,19 +124,19 @@ METRICS: dict[str, Metric] = {
     ),
     "unknown_detection": Metric(
         "unknown detection",
-        "AUROC (higher is better): P(score of a stranger > score of a known image) + ½ P(equal); FPR95, known "
-        "positive: strangers with score ≤ τ, where τ accepts 95 % of the known images; FPR95, strangers positive: "
-        "known images with score ≥ τ, where τ finds 95 % of the strangers",
+        "AUROC (higher is better): P(score of an OOD image > score of a known image) + ½ P(equal); FPR95, known "
+        "positive: OOD images with score ≤ τ, where τ accepts 95 % of the known images; FPR95, OOD positive: "
+        "known images with score ≥ τ, where τ finds 95 % of the OOD images",
         StoredAnswers.unknown_detection,
         UNKNOWN,
         counts=False,
         after_each_task={
             "AUROC": "after_each_task.auroc",
             "FPR95 known": "after_each_task.fpr95_known_positive",
-            "FPR95 strangers": "after_each_task.fpr95_stranger_positive",
+            "FPR95 OOD": "after_each_task.fpr95_ood_positive",
         },
         undefined="see below",
-        missing="not measured: strangers is false in the recipe, or the branch keeps no class statistics",
+        missing="not measured: ood is false in the recipe, or the branch keeps no class statistics",
     ),
     "forward_transfer": Metric(
         "forward transfer",
@@ -185,10 +185,14 @@ def columns() -> dict[str, str]:
     return {number.column: name for name, (_, number) in numbers().items() if number.column}
 
 
+EARLIER = {"fpr95_ood_positive": "fpr95_stranger_positive"}
+"""Names in results of earlier versions."""
+
+
 def follow(value: Any, path: str) -> Any:
     """What is at a place within a metric's value; None where there is no value."""
     for key in path.split(".") if path else ():
-        value = None if value is None else value[key]
+        value = None if value is None else value[key if key in value else EARLIER[key]]
     return value
 
 

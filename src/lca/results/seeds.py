@@ -16,10 +16,11 @@ def recipe_differences(one: Mapping[str, Any], two: Mapping[str, Any], prefix: s
     """
     if of_all_seeds(one) == of_all_seeds(two):
         return []
-    return differences(of_all_seeds(_of_today(one)), of_all_seeds(_of_today(two)), prefix)
+    return differences(of_all_seeds(of_today(one)), of_all_seeds(of_today(two)), prefix)
 
 
-def _of_today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+def of_today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dumped recipe of an earlier version as this one would dump it; what is no recipe any more as it is."""
     try:
         return validate_recipe(recipe).dump()
     except LcaError:

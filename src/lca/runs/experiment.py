@@ -260,10 +260,10 @@ class _Experiment:
         """What the recipe asks about the tasks to come. Nothing of it reaches the method."""
         method, following = self.classifier.method, self.task + 1
         known = [branch for branch in method.branches() if f"{branch}/unknown" in part]
-        if self.recipe.strangers and known:
+        if self.recipe.ood and known:
             later = range(following, len(self.stream))
-            scores = method.unknown_scores(torch.cat([self._features_of(task, "strangers") for task in later]))
-            part |= {f"{branch}/strangers": scores[branch].cpu() for branch in known}
+            scores = method.unknown_scores(torch.cat([self._features_of(task, "ood") for task in later]))
+            part |= {f"{branch}/ood": scores[branch].cpu() for branch in known}
         if self.recipe.forward_transfer:
             extractor, what = self.classifier.extractor, f"task {following + 1}, not yet learnt"
 

@@ -18,6 +18,7 @@ from lca.files import has_state, hold, write_atomic
 from lca.ranks import current
 from lca.recipe import Recipe, differences
 from lca.results.folder import RunFiles
+from lca.results.seeds import of_today
 
 
 class RunFolder(RunFiles):
@@ -80,7 +81,7 @@ class RunFolder(RunFiles):
             shutil.rmtree(self.models, ignore_errors=True)
             write_atomic(self.recipe, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
             return
-        changed = differences(yaml.safe_load(self.recipe.read_text(encoding="utf-8")), content)
+        changed = differences(of_today(yaml.safe_load(self.recipe.read_text(encoding="utf-8"))), content)
         if changed:
             raise LcaError(
                 f"{self.path} holds a run of another recipe:\n  "
