@@ -34,13 +34,9 @@ def methods_command(
     What is stored besides the backbone is counted after ten tasks of ten classes.
 
     Examples:
-
       lca methods
-
       lca methods ease
-
       lca methods --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --images 500
-
       lca run ease --set data.source=folder:photos
     """
     from lca.instruments.costs import stored_bytes
@@ -112,11 +108,8 @@ def tuners_command(
     """List the tuners: what is trained of the backbone.
 
     Examples:
-
       lca tuners
-
       lca tuners --backbone vit_base_patch16_224.augreg_in21k_ft_in1k
-
       lca learn my-model photos --set tuning=adapter
     """
     from lca.tuning import tuners
@@ -139,9 +132,7 @@ def operators_command() -> None:
     """List the merge operators: how the tuned tensors of a new task enter the running merge.
 
     Examples:
-
       lca operators
-
       lca run best --set method.merge.operator=max_abs
     """
     from lca.merging.operators import operators
@@ -158,9 +149,7 @@ def backbones_command(
     """List backbones: the embedded ones, some of timm's, or with --search all of timm's that can be used.
 
     Examples:
-
       lca backbones
-
       lca backbones --search '*dinov2*'
     """
     if search is not None:
@@ -190,7 +179,6 @@ def recipes_command() -> None:
     """List the recipes that come with the package.
 
     Example:
-
       lca recipes
     """
     from lca.recipe_files import recipe_names, recipe_summary

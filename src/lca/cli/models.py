@@ -12,11 +12,11 @@ import typer
 from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
+from lca.progress import Progress, choose_progress
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
     from lca.history import Lesson
-    from lca.progress import Progress
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
 Weights = Annotated[
@@ -75,16 +75,12 @@ def learn_command(
     left out and named. If it is interrupted, even by a power cut, the model stays as it was before.
 
     Examples:
-
       lca learn my-model photos/first
-
       lca learn my-model photos/more
-
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
     with _changing(model) as known:
         from lca.backbones import embedded_names
-        from lca.progress import choose_progress
 
         progress = choose_progress(quiet)
         if not folder.is_dir():
@@ -142,16 +138,12 @@ def predict_command(
     images, in per cent, that lay nearer. Exit code 1: some images could not be read; 2: none could.
 
     Examples:
-
       lca predict my-model cat.jpg
-
       lca predict my-model holiday/ '*.png' --top 1 --csv > answers.csv
-
       find photos -name '*.jpg' | lca predict my-model - --json
     """
     from lca.data.decoding import LeftOut, unreadable_images
     from lca.data.folders import ReadingReport
-    from lca.progress import Progress, choose_progress
 
     if as_json and as_csv:
         raise LcaError("--json and --csv exclude each other")
@@ -198,12 +190,9 @@ def evaluate_command(
     could not be read and were left out.
 
     Examples:
-
       lca evaluate my-model photos/test
-
       lca evaluate my-model photos/test --json > evaluation.json
     """
-    from lca.progress import choose_progress
 
     learner = load_model(model, device, weights, choose_progress(quiet))
     read = learner.read(folder)
@@ -240,9 +229,7 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     """Show what a model knows, what it learnt when, and what it costs.
 
     Examples:
-
       lca info my-model
-
       lca info my-model --json
     """
     from lca.card import HISTORY, facts_of, history_rows
@@ -283,12 +270,9 @@ def forget_command(
     else. Where that matters, teach a new model without the class.
 
     Examples:
-
       lca forget my-model cat
-
       lca forget my-model 'garden spider'
     """
-    from lca.progress import choose_progress
 
     check_model(model)
     with _changing(model):
@@ -319,7 +303,7 @@ def _changing(model: Path) -> Iterator[bool]:
                 model.rmdir()
 
 
-def load_model(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
+def load_model(model: Path, device: str | None, weights: Path | None, progress: Progress) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
     check_model(model)
@@ -332,16 +316,15 @@ def _new(
     recipe: str | None,
     overrides: list[str],
     device: str | None,
-    progress: "Progress",
+    progress: Progress,
 ) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
-    from lca.recipe import load_recipe, merge_mappings
+    from lca.recipe import load_recipe
 
-    changes: dict[str, Any] = {} if device is None else {"device": device}
-    if backbone is not None:
-        changes = merge_mappings(changes, {"backbone": {"name": backbone}})
-    if weights is not None:
-        changes = merge_mappings(changes, {"backbone": {"weights": str(weights)}})
+    of_backbone = {"name": backbone, "weights": weights and str(weights)}
+    changes: dict[str, Any] = {"backbone": {key: value for key, value in of_backbone.items() if value is not None}}
+    if device is not None:
+        changes["device"] = device
     return ContinualClassifier(load_recipe(recipe or "best", overrides, changes), progress=progress)
 
 

@@ -10,6 +10,7 @@ import typer
 from lca.cli.common import Quiet
 from lca.cli.models import AsJson, Device, Model, Weights
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 
 def robustness_command(
@@ -63,15 +64,10 @@ def robustness_command(
     defines the numbers.
 
     Examples:
-
       lca robustness my-model photos/test
-
       lca robustness my-model photos/test --kind c --severity 5 --out robust.json
-
       lca robustness other-model photos/test --kind c --severity 5 --against robust.json --radar radar.png
-
       lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
-
       lca robustness runs/best/models/task-09 photos/test --branch all --out runs/best/robustness.json
     """
     import json
@@ -80,7 +76,6 @@ def robustness_command(
     from lca.damage.corruptions import SEVERITIES
     from lca.files import read_json
     from lca.instruments.robustness import Exam, labelled_images
-    from lca.progress import choose_progress
     from lca.report.robustness import check_radar, draw_radar, text
     from lca.results.robustness import RobustnessScores, unlike
 

@@ -10,6 +10,7 @@ import typer
 
 from lca.cli.common import BUDGET_SPENT, INTERRUPTED, SOME_FAILED, Overrides, Quiet
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 if TYPE_CHECKING:
     from lca.results.packs import Pack
@@ -42,19 +43,13 @@ def run_command(
     FOLDER` writes its losses and accuracies for TensorBoard.
 
     Examples:
-
       lca run best
-
       torchrun --nproc_per_node 2 -m lca run best
-
       lca run ease --set data.source=folder:photos
-
       lca run best --set data.source=folder:photos --set data.tasks=4 --out runs/photos
-
       lca run best --set 'method.align=[none, ca, lca, best]' --budget 9m
     """
     from lca.device import Compute
-    from lca.progress import choose_progress
     from lca.ranks import joined
     from lca.recipe import load_recipe
     from lca.report.terminal import present
@@ -110,18 +105,12 @@ def sweep_command(
     recipes of the paper (docs/paper.md) can be run small: --scale mini.
 
     Examples:
-
       lca sweep demo
-
       lca sweep best --grid seed=[1993,1994,1995] --out runs/seeds
-
       lca sweep cifar100-mini --shard 1/4 --budget 9m
-
       lca sweep compare-mini --workers 8 --reuse results/compare-mini.json
-
       lca sweep paper/main-table --scale mini --reuse results/compare-mini.json
     """
-    from lca.progress import choose_progress
     from lca.ranks import launched
     from lca.results.packs import Pack
     from lca.runs.budget import Budget

@@ -8,6 +8,7 @@ import typer
 from lca.cli.common import Quiet, check_model, interruptible
 from lca.cli.models import Branch, Model, Weights, load_model
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
 
@@ -34,14 +35,10 @@ def export_command(
     class out. The JSON beside them names the classes and says how to prepare an image. See docs/shipping.md.
 
     Examples:
-
       lca export my-model --onnx
-
       lca export my-model --onnx flowers.onnx
-
       lca export my-model --torch --peft
     """
-    from lca.progress import choose_progress
 
     targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
     chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
@@ -83,13 +80,10 @@ def push_command(
     becomes the page of the repository.
 
     Examples:
-
       lca push my-model anna/flowers
-
       lca push my-model anna/flowers --public --message 'Three more species'
     """
     from lca.models.hub import push
-    from lca.progress import choose_progress
 
     check_model(model)
     with interruptible("the repository holds the earlier version, or none"):
@@ -108,13 +102,10 @@ def pull_command(
     The folder appears when everything is there and its hashes are right. Nothing that is downloaded is executed.
 
     Examples:
-
       lca pull anna/flowers flowers
-
       lca pull anna/flowers flowers --revision v2 --force
     """
     from lca.models.hub import pull
-    from lca.progress import choose_progress
 
     with interruptible(f"{model} is as it was"):
         pull(repo, model, revision=revision, overwrite=force, progress=choose_progress(quiet))
