@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lca.data.verification import Finding
 
 Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for example cifar100.")]
-Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
+Split = Annotated[str | None, typer.Option(help="A named split: official or revisitingcil of cub200.")]
 
 datasets = typer.Typer(rich_markup_mode=None)
 
@@ -47,7 +47,7 @@ def list_command(context: typer.Context) -> None:
 def get_command(
     name: Name,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="PATH", help="Folder for it.", show_default="$LCA_DATA/NAME")
+        Path | None, typer.Option(metavar="PATH", help="Folder for it.", show_default="$LCA_DATA/NAME")
     ] = None,
     split: Split = None,
     quiet: Quiet = False,
@@ -100,9 +100,7 @@ def verify_command(
     _tell(verify(name, place(name, str(path or ""), "`verify NAME PATH`"), split, choose_progress(quiet), images))
 
 
-def cache_command(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
-) -> None:
+def cache_command(clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False) -> None:
     """Show the decoded images that are kept on disk, so that large sets are decoded once.
 
     They lie in $LCA_CACHE (by default `lca/images` in your cache folder) and take at most $LCA_CACHE_GB gigabytes (by

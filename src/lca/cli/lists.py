@@ -25,9 +25,9 @@ DEFAULT_BACKBONE = "vit_pico_patch8_64"
 def methods_command(
     method: Annotated[str | None, typer.Argument(help="Show this one with its options.")] = None,
     backbone: Annotated[
-        str, typer.Option("--backbone", metavar="NAME", help="Count what is stored on this backbone.")
+        str, typer.Option(metavar="NAME", help="Count what is stored on this backbone.")
     ] = DEFAULT_BACKBONE,
-    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Images of a class, for that.")] = 100,
+    images: Annotated[int, typer.Option(metavar="N", min=1, help="Images of a class, for that.")] = 100,
 ) -> None:
     """List the methods: the ways to keep learning, and what each costs with its default options.
 
@@ -102,7 +102,7 @@ def _size(count: int) -> str:
 
 def tuners_command(
     backbone: Annotated[
-        str | None, typer.Option("--backbone", metavar="NAME", help="Count the trained parameters on this backbone.")
+        str | None, typer.Option(metavar="NAME", help="Count the trained parameters on this backbone.")
     ] = None,
 ) -> None:
     """List the tuners: what is trained of the backbone.
@@ -143,7 +143,7 @@ def operators_command() -> None:
 
 def backbones_command(
     search: Annotated[
-        str | None, typer.Option("--search", metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
+        str | None, typer.Option(metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
     ] = None,
 ) -> None:
     """List backbones: the embedded ones, some of timm's, or with --search all of timm's that can be used.

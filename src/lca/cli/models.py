@@ -19,24 +19,17 @@ if TYPE_CHECKING:
     from lca.history import Lesson
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
-Weights = Annotated[
-    Path | None, typer.Option("--weights", metavar="FILE", help="The backbone's weights, a safetensors file.")
-]
-Device = Annotated[
-    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:1; by default as the model was made.")
-]
+Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; by default as the model was made.")]
 UnknownAt = Annotated[
     float,
     typer.Option(
-        "--unknown-at",
         min=0,
         max=100,
         help="Call an image unknown when it lies farther from every class than this share of the known images, in %.",
     ),
 ]
-Branch = Annotated[
-    str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
-]
+Branch = Annotated[str | None, typer.Option(help="Which of the model's classifiers answers; the last by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CHUNK = 64
@@ -47,17 +40,15 @@ def learn_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made if it is new.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
     backbone: Annotated[
-        str | None,
-        typer.Option("--backbone", metavar="NAME", help="For a new model: one of `lca backbones`, or any timm tag."),
+        str | None, typer.Option(metavar="NAME", help="For a new model: one of `lca backbones`, or any timm tag.")
     ] = None,
     weights: Weights = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", metavar="NAME", help="For a new model: how it learns; `best` by default.")
+        str | None, typer.Option(metavar="NAME", help="For a new model: how it learns; `best` by default.")
     ] = None,
-    overrides: Overrides = [],  # noqa: B006  # typer copies it
+    overrides: Overrides = [],
     held_out: Annotated[
-        float,
-        typer.Option("--held-out", metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead."),
+        float, typer.Option(metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead.")
     ] = 0.1,
     bundle: Annotated[
         bool | None,
@@ -123,7 +114,7 @@ def predict_command(
             metavar="IMAGE", help="Files, folders, patterns such as '*.jpg', or - for a list on standard input."
         ),
     ],
-    top: Annotated[int, typer.Option("--top", min=1, help="How many of the most probable classes to name.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="How many of the most probable classes to name.")] = 3,
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,

@@ -34,33 +34,28 @@ def theory_command(
     paths: Runs,
     context: typer.Context,
     branch: Annotated[
-        str | None,
-        typer.Option("--branch", metavar="NAME", help="Only this classifier.", show_default="all with Gaussians"),
+        str | None, typer.Option(metavar="NAME", help="Only this classifier.", show_default="all with Gaussians")
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=2, help="Fresh samples of every class.")] = 4096,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the fresh samples.")] = 0,
+    samples: Annotated[int, typer.Option(min=2, help="Fresh samples of every class.")] = 4096,
+    seed: Annotated[int, typer.Option(min=0, help="Of the fresh samples.")] = 0,
     loss: Annotated[
         Literal["clipped", "zero-one"] | None,
-        typer.Option("--loss", help="Show only this loss; both are measured.", show_default="both"),
+        typer.Option(help="Show only this loss; both are measured.", show_default="both"),
     ] = None,
-    clip: Annotated[float, typer.Option("--clip", min=0.01, help="Maximum of the clipped cross-entropy.")] = 5.0,
-    delta: Annotated[
-        float, typer.Option("--delta", min=1e-9, max=1, help="The theorems hold with probability 1 - delta.")
-    ] = 0.05,
+    clip: Annotated[float, typer.Option(min=0.01, help="Maximum of the clipped cross-entropy.")] = 5.0,
+    delta: Annotated[float, typer.Option(min=1e-9, max=1, help="The theorems hold with probability 1 - delta.")] = 0.05,
     old_data: Annotated[
-        bool,
-        typer.Option("--old-data", help="Read old training images, for diagnosis only: drift and Theorem 2."),
+        bool, typer.Option("--old-data", help="Read old training images, for diagnosis only: drift and Theorem 2.")
     ] = False,
     add: Annotated[
         list[float],
         typer.Option(
-            "--add",
             metavar="VARIANCE",
             min=0,
             help="Also the distance with this variance added in every direction; may be repeated.",
             show_default="0.001 to 10",
         ),
-    ] = [],  # noqa: B006  # typer copies it
+    ] = [],
     pack: PackFile = None,
     markdown: AsMarkdown = False,
     as_json: AsJson = False,
@@ -119,7 +114,6 @@ def diagnose_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
             metavar="FOLDER",
             help="Where diagnosis.json, .png and .svg go; of several data sets a figure each.",
             show_default="the folder of a run that is measured",

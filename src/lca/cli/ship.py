@@ -16,8 +16,7 @@ Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hug
 def export_command(
     model: Model,
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="PATH", help="What to write; by default named after the model, beside it."),
+        Path | None, typer.Argument(metavar="PATH", help="What to write; by default named after the model, beside it.")
     ] = None,
     as_onnx: Annotated[bool, typer.Option("--onnx", help="One ONNX file (MODEL.onnx).")] = False,
     as_torch: Annotated[bool, typer.Option("--torch", help="One file for torch.export.load (MODEL.pt2).")] = False,
@@ -93,7 +92,7 @@ def push_command(
 def pull_command(
     repo: Repo,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made.")],
-    revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
+    revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
     quiet: Quiet = False,
 ) -> None:
