@@ -333,7 +333,7 @@ class ContinualClassifier:
 
     def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
         if not 0 <= held_out < 1:
-            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
+            raise LcaError(f"the held-out share must be at least 0 and less than 1, got {held_out}")
         images, report = self.read(data)
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(
