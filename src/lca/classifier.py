@@ -150,10 +150,7 @@ class ContinualClassifier:
         return read_images(data, self.working_size, self.progress)
 
     def predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction]:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
@@ -167,10 +164,7 @@ class ContinualClassifier:
         return [each for each in answers if isinstance(each, Prediction)]
 
     def try_predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction | LeftOut]:
         """As `predict`, but an image that cannot be read gets the reason in its place."""
         alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)

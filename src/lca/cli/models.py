@@ -184,7 +184,6 @@ def evaluate_command(
       lca evaluate my-model photos/test
       lca evaluate my-model photos/test --json > evaluation.json
     """
-
     learner = load_model(model, device, weights, choose_progress(quiet))
     read = learner.read(folder)
     facts = learner.evaluate(read, branch, unknown_at).as_json()
@@ -264,7 +263,6 @@ def forget_command(
       lca forget my-model cat
       lca forget my-model 'garden spider'
     """
-
     check_model(model)
     with _changing(model):
         learner = load_model(model, device, weights, choose_progress(quiet))

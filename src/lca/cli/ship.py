@@ -38,7 +38,6 @@ def export_command(
       lca export my-model --onnx flowers.onnx
       lca export my-model --torch --peft
     """
-
     targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
     chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
     if not chosen:

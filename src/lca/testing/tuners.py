@@ -14,15 +14,7 @@ from lca.errors import LcaError
 from lca.features import FeatureExtractor, Pooled
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
-from lca.testing.contracts import (
-    Contracts,
-    contract,
-    expect,
-    expect_equal,
-    expect_near,
-    expect_sentence,
-    run_contracts,
-)
+from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_near, expect_sentence, run_contracts
 from lca.testing.parts import VITS, build_backbone, build_vit, task
 from lca.training.loop import FineTuning
 from lca.training.options import TrainingOptions
