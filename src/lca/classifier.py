@@ -150,10 +150,7 @@ class ContinualClassifier:
         return read_images(data, self.working_size, self.progress)
 
     def predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction]:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
@@ -167,10 +164,7 @@ class ContinualClassifier:
         return [each for each in answers if isinstance(each, Prediction)]
 
     def try_predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction | LeftOut]:
         """As `predict`, but an image that cannot be read gets the reason in its place."""
         alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
@@ -333,7 +327,7 @@ class ContinualClassifier:
 
     def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
         if not 0 <= held_out < 1:
-            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
+            raise LcaError(f"the held-out share must be at least 0 and less than 1, got {held_out}")
         images, report = self.read(data)
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(

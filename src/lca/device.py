@@ -12,7 +12,7 @@ import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points, version
@@ -68,12 +68,9 @@ class Compute:
         """Whether compiling pays for so many images, in forward and backward passes of so many parameters."""
         return self.compiled if self.compiled is not None else parameters * images >= _WORTH_COMPILING
 
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
+    def autocast(self) -> AbstractContextManager[None]:
         """bf16 for the backbone's matrix products, where chosen."""
-        lower = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-        with lower:
-            yield
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     @contextmanager
     def determinism(self) -> Iterator[None]:
@@ -94,13 +91,9 @@ class Compute:
     def describe(self) -> dict[str, str]:
         """For results: what computed them."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _processor()
-        found = {
-            "device": self.device.type,
-            "name": name,
-            "precision": self.precision,
-            "exact": str(self.exact).lower(),
-        }
-        return found if current().count == 1 else found | {"ranks": str(current().count)}
+        ranks = {} if current().count == 1 else {"ranks": str(current().count)}
+        exact = str(self.exact).lower()
+        return {"device": self.device.type, "name": name, "precision": self.precision, "exact": exact, **ranks}
 
 
 def _cpu_computes_in_bf16() -> bool:

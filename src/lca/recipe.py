@@ -7,9 +7,9 @@ key. A section named after a scale (`mini`) holds what is different there, and `
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from lca.backbones import BackboneOptions
 from lca.data.options import DataOptions
@@ -23,15 +23,18 @@ from lca.tuning import TuningOptions, tuners
 DEFAULT_NAMES = {"method": "im", "tuning": "lora"}
 """Sections that name a registered thing, and the thing they mean when they do not say."""
 
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], BeforeValidator(one_of(methods, DEFAULT_NAMES["method"]))]
+AnyTuning = Annotated[SerializeAsAny[TuningOptions], BeforeValidator(one_of(tuners, DEFAULT_NAMES["tuning"]))]
+
 
 class Recipe(Options):
     """One run: everything that influences a number, and where it may not."""
 
     name: str = "run"
     """Names the run folder; not part of what the numbers depend on."""
-    method: SerializeAsAny[MethodOptions] = "im"  # type: ignore[assignment]
+    method: AnyMethod = "im"  # type: ignore[assignment]
     backbone: BackboneOptions = BackboneOptions()
-    tuning: SerializeAsAny[TuningOptions] = "lora"  # type: ignore[assignment]
+    tuning: AnyTuning = "lora"  # type: ignore[assignment]
     training: TrainingOptions = TrainingOptions()
     data: DataOptions = DataOptions()
     seed: int = Field(1993, ge=0, lt=2**32)
@@ -65,16 +68,6 @@ class Recipe(Options):
         named = section.get("name", DEFAULT_NAMES["method"]) if isinstance(section, Mapping) else section
         name = str(getattr(named, "name", named))
         return merge_mappings(methods[name].defaults, value) if name in methods else value
-
-    @field_validator("method", mode="before")
-    @classmethod
-    def _method(cls, value: Any) -> Any:
-        return one_of(methods, DEFAULT_NAMES["method"])(value)
-
-    @field_validator("tuning", mode="before")
-    @classmethod
-    def _tuning(cls, value: Any) -> Any:
-        return one_of(tuners, DEFAULT_NAMES["tuning"])(value)
 
     def dump(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe.model_validate` is its inverse."""

@@ -45,8 +45,8 @@ class RunFolder(RunFiles):
             self._check_recipe(recipe)
             handler = _LogHandler(self)
             package = logging.getLogger("lca")
-            package.addHandler(handler)
             level = package.level
+            package.addHandler(handler)
             package.setLevel(logging.INFO)
             try:
                 yield
@@ -65,13 +65,13 @@ class RunFolder(RunFiles):
         except OSError as error:
             raise LcaError(f"could not write {self.log_file}: {error.strerror or error}") from error
 
-    def keep_model(self, task: int, keep: str) -> Path | None:
-        """Where the model after a task goes, or None if it is not kept."""
-        return None if keep == "none" else self.models / f"task-{task:02d}"
+    def model(self, task: int) -> Path:
+        """Where the model after a task goes."""
+        return self.models / f"task-{task:02d}"
 
     def drop_older_models(self, task: int) -> None:
         for path in self.models.glob("task-*"):
-            if path.name != f"task-{task:02d}":
+            if path != self.model(task):
                 shutil.rmtree(path)
 
     def _check_recipe(self, recipe: Recipe) -> None:
