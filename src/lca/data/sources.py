@@ -305,13 +305,14 @@ def _kept_or_decoded(files: dict[str, list[Path]], working_size: int, progress: 
     paths = [path for own in files.values() for path in own]
     if len(paths) < cache.FEWEST or not cache.limit():
         return read_together(paths, working_size, progress)
-    name = cache.stamped(stamp) or cache.key(files, working_size, progress)
-    kept = cache.load(name, stamp)
+    what = f"content of {stamp}"
+    name = cache.remembered(what, lambda: cache.key(files, working_size, progress), cache.holds)
+    kept = cache.load(name)
     if kept is not None:
         again = read_together([paths[place] for place in kept.left_out], working_size, Progress())
         if not len(again.pixels):
             return replace(kept, left_out=dict(zip(kept.left_out, again.left_out.values(), strict=True)))
         cache.remove(name)
     decoded = read_together(paths, working_size, progress)
-    cache.save(name, decoded, progress, stamp)
+    cache.save(name, decoded, progress)
     return cache.load(name) or decoded  # from now on the disk holds the pixels, not the memory
