@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from lca.classifier import ContinualClassifier
-from lca.data.sources import load_source, read_card
+from lca.data.sources import load_source
 from lca.data.streams import Stream
-from lca.data.views import ViewOptions
 from lca.device import versions
 from lca.evaluation.calibration import calibration_error
 from lca.evaluation.intervals import mean_and_deviation
@@ -92,8 +91,7 @@ def measure(
 
 def teach(recipe: Recipe, folder: Path, progress: Progress) -> ContinualClassifier:
     """The tasks of the run, one lesson each."""
-    view = recipe.data.view.over(ViewOptions.model_validate(read_card("folder")["view"]))
-    model = ContinualClassifier(recipe, view, progress)
+    model = ContinualClassifier(recipe, progress=progress)
     source = load_source(recipe.data, recipe.seed, model.extractor.preprocessing.size, progress)
     for classes in Stream(source, recipe.data, recipe.seed).task_classes:
         model.learn([(path, name) for name in classes for path in files(folder, [name])])

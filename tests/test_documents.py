@@ -16,7 +16,7 @@ from lca.cli import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(
-    r"<!-- ((?:lca|python (?:benchmarks|paper)/\w+\.py)(?: [^\n]+?)?) -->\n(.*?)<!-- end -->", re.DOTALL
+    r"<!-- ((?:lca|python (?:benchmarks|docs|paper)/\w+\.py)(?: [^\n]+?)?) -->\n(.*?)<!-- end -->", re.DOTALL
 )
 DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "NOTES.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -59,3 +59,8 @@ def test_a_command_ends_with_its_line():
 
 def test_there_are_marked_tables():
     assert sum(len(MARKED.findall(path.read_text(encoding="utf-8"))) for path in DOCUMENTS) >= 5
+
+
+def test_the_picture_of_the_rooms_is_what_the_imports_say():
+    drawn = runpy.run_path(str(ROOT / "docs" / "rooms.py"))["picture"]()
+    assert drawn == (ROOT / "docs" / "rooms.svg").read_text(), "run `python docs/rooms.py --draw docs/rooms.svg`"

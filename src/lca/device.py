@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -224,7 +225,7 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
 def versions(rooms: tuple[str, ...] = ("",)) -> dict[str, str]:
     """Of what the numbers depend on; of our own code, that of some rooms."""
     own = {"lca": lca.__version__, "lca sources": sources_hash(rooms)}
-    return _libraries() | own | {"python": platform.python_version()}
+    return _libraries() | own | _other_packages() | {"python": platform.python_version()}
 
 
 @cache
@@ -233,11 +234,25 @@ def _libraries() -> dict[str, str]:
 
 
 @cache
+def _other_packages() -> dict[str, str]:
+    """The installed packages that bring methods, tuners, operators or sources, and their code."""
+    points, found = entry_points(), {}
+    for point in (each for group in points.groups if group.startswith("lca.") for each in points.select(group=group)):
+        module = find_spec(point.module.partition(".")[0])
+        if module and module.origin and point.dist:
+            home = Path(module.origin)
+            files = sorted(home.parent.rglob("*.py")) if module.submodule_search_locations else [home]
+            digest = hashlib.sha256(b"".join(path.read_bytes() for path in files))
+            found[point.dist.name] = f"{point.dist.version}, sources {digest.hexdigest()[:12]}"
+    return found
+
+
+@cache
 def sources_hash(rooms: tuple[str, ...] = ("",), package: Path = Path(lca.__file__).parent) -> str:
     """A hash of the code of some rooms of the package, by default all: between two releases the version does not tell.
-    A room is a folder or a file."""
+    A room is a folder or a file, a package may be a single file."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
         name = path.relative_to(package)
         if any(name.is_relative_to(room) for room in rooms):
             digest.update(name.as_posix().encode() + path.read_bytes())

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import lca
-from lca.cli import datasets, diagnosis, lists, metrics, models, report, results, robustness, runs, ship, theory
+from lca.cli import datasets, diagnosis, lists, models, report, results, robustness, runs, ship, theory
 from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph
 from lca.errors import LcaError
 
@@ -33,7 +33,7 @@ VERBS: dict[str, dict[str, Any]] = {
     },
     "Results": {
         "show": results.show_command,
-        "metrics": metrics.metrics_command,
+        "metrics": results.metrics_command,
         "report": report.report_command,
         "robustness": robustness.robustness_command,
     },

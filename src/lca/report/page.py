@@ -121,7 +121,9 @@ class Report:
             "places": {column: ranking.places(rows, column) for column in columns()},
             "ranks": ranking.mean_ranks(blocks) if len(rows) > 1 else {},
             "blocks": len(blocks),
-            "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
+            "kinds": sorted(
+                {each.kind for row in rows for each in map(row.measured.get, columns()) if each and each.kind}
+            ),
             "facts": facts_of(rows),
             "legend": legend(rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
