@@ -57,7 +57,7 @@ class Listing:
         """The training and the test images."""
         if self.arrays:
             return self.arrays["train"], self.arrays["test"]
-        train, test = (read_files(self.files[part], working_size, progress, self.report, True)[0] for part in PARTS)
+        train, test = (read_files(self.files[part], working_size, progress, self.report)[0] for part in PARTS)
         self.report.tell(progress)
         return train, test
 
