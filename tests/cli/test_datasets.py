@@ -59,7 +59,7 @@ def test_verify_what_is_wrong(lca, small):
     code, out, _ = lca("datasets", "verify", "vtab", small)
     assert code == 1
     assert "WRONG  test: no images of 1 classes: b\n" in out
-    assert "WRONG  test images: expected 2, came 1\n" in out
+    assert "WRONG  test images: expected 2, got 1\n" in out
     assert out.endswith("2 things are not as the data set's card says\n")
 
 

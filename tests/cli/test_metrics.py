@@ -158,7 +158,7 @@ def test_a_comparison_image_by_image(lca, as_json, folder):
         (["im", "--joint", "finetune"], "is one of finetune"),
         (["im", "--joint", "other"], "has other tasks, class order or test images"),
         (["finetune", "--against", "im"], "no branch 'default'"),
-        (["im", "im"], "a seed came twice: 5, 5"),
+        (["im", "im"], "a seed was given twice: 5, 5"),
         (["joint", "other"], "data.tasks: [3, 3, 4] -> [5, 5]"),
         (["im", "finetune"], "no branch"),
         (["im", "im-6", "--joint", "joint"], "take one run, not several"),

@@ -112,7 +112,7 @@ def test_class_folders(tmp_path, name, inside):
     (warning,) = told.warnings
     card, split = read_card(name), read_card(name)["splits"]["revisitingcil"]
     assert f"expected {card['classes']} classes with {split['train']} training and {split['test']} test" in warning
-    assert "came 3 with 6 and 4" in warning
+    assert "got 3 with 6 and 4" in warning
     assert f"lca datasets verify {name} {tmp_path}" in warning
 
 
@@ -149,7 +149,7 @@ def test_a_benchmark_of_which_files_are_gone_is_told_also_when_quiet(tmp_path, m
     assert read(f"cub200:{tmp_path}", QuietProgress()).as_published is False
     told = capsys.readouterr().err
     assert "is not the cub200 of the literature" in told
-    assert "expected 2 classes with 4 training and 4 test images, came 2 with 3 and 4" in told
+    assert "expected 2 classes with 4 training and 4 test images, got 2 with 3 and 4" in told
 
 
 def test_the_place_may_come_from_the_environment(tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def edit(path, old, new):
         ("image_class_labels", "12 3\n", "", r"is about 11 images, images\.txt about 12: image 12 is in one"),
         ("train_test_split", "4 0\n", "4 2\n", r"train_test_split\.txt: image 4 has '2'; expected 0 or 1"),
         ("train_test_split", "4 0\n", "3 0\n", r"train_test_split\.txt, line 4: expected a new number and a text"),
-        ("classes", "2 002.Bobolink\n", "two\n", r"classes\.txt, line 2: expected a new number and a text, came 'two'"),
+        ("classes", "2 002.Bobolink\n", "two\n", r"classes\.txt, line 2: expected a new number and a text, got 'two'"),
     ],
 )
 def test_wrong_label_files_of_cub(tmp_path, file, old, new, message):
@@ -324,8 +324,8 @@ def test_other_layouts_of_cars(tmp_path, make, inner):
     assert (counts(source.train), counts(source.test)) == ([3, 1, 2], [1, 2, 2])
     assert colours(source.train) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
     texts = wrong("cars196", tmp_path / inner)
-    assert "classes: expected 196, came 3" in texts
-    assert "train images: expected 8144, came 6" in texts
+    assert "classes: expected 196, got 3" in texts
+    assert "train images: expected 8144, got 6" in texts
 
 
 def test_one_folder_of_cars_of_which_some_are_missing(tmp_path):
@@ -334,7 +334,7 @@ def test_one_folder_of_cars_of_which_some_are_missing(tmp_path):
     texts = wrong("cars196", tmp_path)
     missing = tmp_path / "car_ims" / "000004.png"
     assert f"files: 1 that the labels name are missing: {missing}" in texts
-    assert "test images: expected 8041, came 4" in texts
+    assert "test images: expected 8041, got 4" in texts
     savemat(tmp_path / "cars_annos.mat", {"annotations": trees.annotations([("1.png", 1)])})
     (text,) = wrong("cars196", tmp_path)
     assert "cars_annos.mat has no labels" in text
@@ -421,7 +421,7 @@ def test_cifar(tmp_path, monkeypatch, name, classes, batches):
     assert image[1].unique().tolist() == [(7 + classes) % 251 + 1]
     assert (image[2, :16].unique().tolist(), image[2, 16:].unique().tolist()) == ([200], [0])
     assert source.view.centre_crop == 1.0
-    assert "came" in told.warnings[0]
+    assert "got" in told.warnings[0]
     folder = tmp_path / getattr(torchvision_sets, name).base_folder
     assert read(f"{name.lower()}:{folder}").fingerprint == source.fingerprint
 
@@ -482,7 +482,7 @@ def test_verify_a_whole_cars(tmp_path, monkeypatch):
     assert sum("as published" in each.text for each in findings) == 3
     rows[1994][3] += 1
     assert wrong("cars196", tmp_path) == [
-        f"test images of the tasks, seed 1994: task 4: expected {rows[1994][3]}, came {rows[1994][3] - 1}"
+        f"test images of the tasks, seed 1994: task 4: expected {rows[1994][3]}, got {rows[1994][3] - 1}"
     ]
 
 
@@ -510,12 +510,12 @@ def test_verify_a_whole_cub_and_say_what_is_wrong_where(tmp_path):
     folder = tmp_path / "CUB_200_2011"
     (folder / "images" / "013.Bobolink" / "image_0059.png").unlink()
     texts = wrong("cub200", tmp_path)
-    assert texts[1] == "test images: expected 5794, came 5793"
+    assert texts[1] == "test images: expected 5794, got 5793"
     assert "013.Bobolink/image_0059.png" in texts[0]
     for name in ("images", "image_class_labels", "train_test_split"):
         lines = (folder / f"{name}.txt").read_text().splitlines()
         (folder / f"{name}.txt").write_text("\n".join(lines[:-1]) + "\n")
-    assert "train and test images of 1 classes: 200.Common_Yellowthroat (expected 60, came 59)" in wrong(
+    assert "train and test images of 1 classes: 200.Common_Yellowthroat (expected 60, got 59)" in wrong(
         "cub200", tmp_path
     )
 
@@ -533,9 +533,9 @@ def test_verify_folders_of_cub(tmp_path, monkeypatch):
     assert f"classes: missing: {names[7]}" in texts
     assert "classes: not in the data set: 999.New" in texts
     assert f"test: no images of 2 classes: {names[4]}, 999.New" in texts
-    assert "train images: expected 9430, came 200" in texts
-    assert any(f"{names[0]} (expected 60, came 2)" in text for text in texts)
-    assert any(text.startswith("test images of the tasks, seed 1993: task 1: expected 247, came 20;") for text in texts)
+    assert "train images: expected 9430, got 200" in texts
+    assert any(f"{names[0]} (expected 60, got 2)" in text for text in texts)
+    assert any(text.startswith("test images of the tasks, seed 1993: task 1: expected 247, got 20;") for text in texts)
     monkeypatch.setitem(read_card("cub200")["splits"]["revisitingcil"], "per_task", {1993: [None] * 10})
     assert not any("seed" in text for text in wrong("cub200", tmp_path))
 
@@ -544,7 +544,7 @@ def test_verify_without_all_classes(tmp_path):
     trees.class_folders(tmp_path, {"a": (2, 1), "b": (2, 1)})
     paint = trees.paint(tmp_path / "train" / "loose.png")
     texts = wrong("imagenet_a", tmp_path)
-    assert "classes: expected 200, came 2" in texts
+    assert "classes: expected 200, got 2" in texts
     assert "test images of the tasks, seed 1993: not looked at, as the order needs all 200 classes" in texts
     assert any(str(paint) in text for text in texts)
 
@@ -564,16 +564,16 @@ def test_a_count_of_which_two_are_possible():
     assert fine([came[0], None]) == (True, "test images of the tasks, seed 5: as published (1 of 2 known)")
     assert fine([[1, 2], came[1]]) == (
         False,
-        f"test images of the tasks, seed 5: task 1: expected 1 or 2, came {came[0]}",
+        f"test images of the tasks, seed 5: task 1: expected 1 or 2, got {came[0]}",
     )
 
 
 def test_verify_cifar(tmp_path, monkeypatch):
     trees.cifar(tmp_path, monkeypatch, train=5, test=2)
     texts = wrong("cifar100", tmp_path)
-    assert "train images: expected 50000, came 500" in texts
-    assert any("test images of 100 classes: apple (expected 100, came 2)" in text for text in texts)
-    assert any("seed 1993: task 1: expected 1000, came 20" in text for text in texts)
+    assert "train images: expected 50000, got 500" in texts
+    assert any("test images of 100 classes: apple (expected 100, got 2)" in text for text in texts)
+    assert any("seed 1993: task 1: expected 1000, got 20" in text for text in texts)
 
 
 def test_only_benchmarks_are_verified(tmp_path):
@@ -625,8 +625,8 @@ def test_synthetic_patterns_can_be_learnt():
         ("classes=1", "classes=1; expected a whole number from 2 on"),
         ("size=big", "size=big; expected a whole number from 4 on"),
         ("train=0", "train=0; expected a whole number from 1 on"),
-        ("images=3", "came 'images=3'; expected some of classes, train, test, size, seed"),
-        ("classes", "came 'classes'"),
+        ("images=3", "got 'images=3'; expected some of classes, train, test, size, seed"),
+        ("classes", "got 'classes'"),
     ],
 )
 def test_bad_synthetic(argument, message):
@@ -756,7 +756,7 @@ def test_bad_hugging_face(save, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(LcaError, match=r"hf:NAME needs a name"):
         read("hf:")
-    with pytest.raises(LcaError, match=r"came 'colour=3'; expected some of config, image, label, train, test"):
+    with pytest.raises(LcaError, match=r"got 'colour=3'; expected some of config, image, label, train, test"):
         read("hf:x,colour=3")
     with pytest.raises(LcaError, match=r"could not be loaded: .*Expected a name on the hub"):
         read(f"hf:{tmp_path / 'nothing'}")

@@ -283,7 +283,7 @@ def test_the_least_recently_used_entry_goes(tree, monkeypatch):
 @pytest.mark.parametrize("text", ["much", "nan", "-1"])
 def test_a_limit_that_is_none(text, monkeypatch):
     monkeypatch.setenv("LCA_CACHE_GB", text)
-    with pytest.raises(LcaError, match=f"number of gigabytes, 0 or more, came '{text}'"):
+    with pytest.raises(LcaError, match=f"number of gigabytes, 0 or more, got '{text}'"):
         cache.limit()
 
 

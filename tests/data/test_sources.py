@@ -43,7 +43,7 @@ def test_digits_follow_their_card():
 
 
 def test_digits_have_no_argument():
-    with pytest.raises(LcaError, match=r"data\.source=digits stands alone, came 'foo' behind it"):
+    with pytest.raises(LcaError, match=r"data\.source=digits stands alone, got 'foo' behind it"):
         load_source(DataOptions(source="digits:foo"), 0, 64, Progress())
 
 

@@ -267,7 +267,7 @@ def test_exports_answer_as_the_model(tmp_path, batch_vote):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(LcaError, match=r"top_k must be at most pool_size \(4\), came 5"):
+    with pytest.raises(LcaError, match=r"top_k must be at most pool_size \(4\), got 5"):
         untaught(top_k=5)
     with pytest.raises(LcaError, match="the tuner has wrapped it; use tuning: none"):
         tiny.classifier(tiny.recipe(method="l2p", tuning="ssf"))

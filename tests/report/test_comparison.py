@@ -119,7 +119,7 @@ def test_what_sees_all_data_is_never_the_best():
 
 def test_a_run_that_comes_twice_is_refused(tmp_path):
     pack = packed(tmp_path / "p.json", ("a", made({"default": A[1]})))
-    with pytest.raises(LcaError, match="with seed 1 came twice"):
+    with pytest.raises(LcaError, match="with seed 1 was given twice"):
         classifiers(collect([pack, pack]).runs)
 
 

@@ -144,7 +144,7 @@ def test_a_run_that_came_twice_is_named(pack):
     path = pack("a", ("", results()))
     for verb in ("report", "show"):
         done = CliRunner().invoke(app, [verb, str(path), str(path), "--markdown"])
-        assert str(done.exception) == "'made' on digits with seed 1 came twice; give every run once"
+        assert str(done.exception) == "'made' on digits with seed 1 was given twice; give every run once"
 
 
 def test_an_unknown_name_is_answered_with_names(pack):

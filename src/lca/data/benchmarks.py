@@ -94,9 +94,9 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
         )
     if not chosen:
         trees = "or\n".join(tree_of(card, each, path) for each in card["splits"] if split in (None, each))
-        came = f"the split {next(iter(there))!r}" if there else _content(path)
+        got = f"the split {next(iter(there))!r}" if there else _content(path)
         of_split = f" in the split {split!r}" if split else ""
-        raise LcaError(f"{path} does not hold {name}{of_split}: it holds {came}; expected\n{trees.rstrip()}")
+        raise LcaError(f"{path} does not hold {name}{of_split}: it holds {got}; expected\n{trees.rstrip()}")
     root, read = there[chosen[0]]
     return read(chosen[0], root)
 
@@ -172,7 +172,7 @@ def _numbered(path: Path) -> dict[int, str]:
     for line_number, line in enumerate(_lines(path), 1):
         number, _, text = line.strip().partition(" ")
         if not number.isdecimal() or not text or int(number) in found:
-            raise LcaError(f"{path}, line {line_number}: expected a new number and a text, came {line[:80]!r}")
+            raise LcaError(f"{path}, line {line_number}: expected a new number and a text, got {line[:80]!r}")
         found[int(number)] = text
     if not found:
         raise LcaError(f"{path} is empty; unpack the archive again")
@@ -341,13 +341,13 @@ def read_benchmark(name: str, argument: str, options: DataOptions, working_size:
             )
     train, test = listing.read(working_size, progress)
     split = card["splits"][listing.split]
-    came = [len(listing.classes), len(train), len(test)]
-    as_published = came == [card["classes"], split["train"], split["test"]]
+    got = [len(listing.classes), len(train), len(test)]
+    as_published = got == [card["classes"], split["train"], split["test"]]
     if not as_published:
         progress.warning(
             f"CHECK: {listing.root} is not the {name} of the literature (split {listing.split}): expected "
-            f"{card['classes']} classes with {split['train']} training and {split['test']} test images, came {came[0]} "
-            f"with {came[1]} and {came[2]}. Do not compare numbers with published ones; {again}"
+            f"{card['classes']} classes with {split['train']} training and {split['test']} test images, got {got[0]} "
+            f"with {got[1]} and {got[2]}. Do not compare numbers with published ones; {again}"
         )
     sizes = task_sizes_of(card) if len(listing.classes) == card["classes"] else ()
     full_name = f"{name}-{listing.split}" if len(card["splits"]) > 1 else name

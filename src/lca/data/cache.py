@@ -78,7 +78,7 @@ def limit() -> float:
     with contextlib.suppress(ValueError):
         if (gigabytes := float(text)) >= 0:
             return gigabytes * 1e9
-    raise LcaError(f"LCA_CACHE_GB must be a number of gigabytes, 0 or more, came {text!r}")
+    raise LcaError(f"LCA_CACHE_GB must be a number of gigabytes, 0 or more, got {text!r}")
 
 
 def key(files: Mapping[str, Sequence[Path]], working_size: int, progress: Progress) -> str:

@@ -123,7 +123,7 @@ def _hugging_face_classes(parts: list[Any], label: str, name: str) -> tuple[tupl
     class_of = {value: class_name(str(each)) for value, each in named.items()}
     classes = tuple(class_of.values())
     if len(set(classes)) != len(classes) or len(classes) < 2:
-        raise LcaError(f"{name}: expected two or more classes of different names, came {some([*classes])}")
+        raise LcaError(f"{name}: expected two or more classes of different names, got {some([*classes])}")
     return classes, class_of.__getitem__
 
 

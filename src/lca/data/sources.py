@@ -95,7 +95,7 @@ def settings(text: str, allowed: Mapping[str, Any], example: str) -> dict[str, s
     for item in filter(None, text.split(",")):
         key, _, value = (part.strip() for part in item.partition("="))
         if not value or key not in allowed:
-            raise LcaError(f"data.source: came {item!r}; expected some of {', '.join(allowed)}, for example {example}")
+            raise LcaError(f"data.source: got {item!r}; expected some of {', '.join(allowed)}, for example {example}")
         given[key] = value
     return given
 
@@ -112,7 +112,7 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
         from sklearn.datasets import load_digits
 
     if argument:
-        raise LcaError(f"data.source=digits stands alone, came {argument!r} behind it")
+        raise LcaError(f"data.source=digits stands alone, got {argument!r} behind it")
     card = read_card("digits")
     bunch = load_digits()
     grey = torch.from_numpy(np.round(bunch.images * (255 / 16)).astype(np.uint8))

@@ -133,7 +133,7 @@ def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[
         if len(domains) == len(order):
             raise LcaError(
                 f"data.order=domains: no two of the {len(order)} classes have a domain in common, which is what stands "
-                f"before the first - or _ of a name, as in pet-cat and pet-dog; came {', '.join(order[:3])}"
+                f"before the first - or _ of a name, as in pet-cat and pet-dog; got {', '.join(order[:3])}"
             )
         order.sort(key=lambda name: domains.index(domain(name)))
     return tuple(order)

@@ -20,7 +20,7 @@ MOST = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: as it should be, or what was expected and what came."""
+    """One thing that was looked at: as it should be, or what was expected and what was found."""
 
     fine: bool
     text: str
@@ -64,9 +64,9 @@ def _files(listing: Listing, part: str) -> list[Path]:
     return [file for each in listing.files.get(part, {}).values() for file in each]
 
 
-def _compared(what: str, expected: int, came: int) -> Finding:
-    fine = came == expected
-    return Finding(fine, f"{what}: {came}" if fine else f"{what}: expected {expected}, came {came}")
+def _compared(what: str, expected: int, got: int) -> Finding:
+    fine = got == expected
+    return Finding(fine, f"{what}: {got}" if fine else f"{what}: expected {expected}, got {got}")
 
 
 def _check_classes(listing: Listing, card: dict[str, Any]) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def _check_class_counts(listing: Listing, card: dict[str, Any]) -> Iterator[Find
         tables += [("train and test", both, {class_name(name): count for name, count in total.items()})]
     for what, counted, expected in tables:
         pairs = {name: (expected.get(name, count), count) for name, count in counted.items()}
-        wrong = [f"{name} (expected {one}, came {two})" for name, (one, two) in pairs.items() if one != two]
+        wrong = [f"{name} (expected {one}, got {two})" for name, (one, two) in pairs.items() if one != two]
         if wrong:
             yield Finding(False, f"{what} images of {len(wrong)} classes: {some(wrong)}")
 
@@ -105,11 +105,11 @@ def _check_tasks(listing: Listing, card: dict[str, Any], seed: int, counts: list
         return
     tasks = classes_of_tasks(listing.classes, DataOptions(), seed, card["tasks"], task_sizes_of(card))
     tested = listing.counts("test")
-    came = [sum(tested[name] for name in classes) for classes in tasks]
+    got = [sum(tested[name] for name in classes) for classes in tasks]
     possible = [known if isinstance(known, list) else [known] for known in counts]  # [None] where nobody knows
     wrong = [
-        f"task {number}: expected {' or '.join(map(str, known))}, came {count}"
-        for number, (known, count) in enumerate(zip(possible, came, strict=True), 1)
+        f"task {number}: expected {' or '.join(map(str, known))}, got {count}"
+        for number, (known, count) in enumerate(zip(possible, got, strict=True), 1)
         if known != [None] and count not in known
     ]
     of_all = f" ({len(counts) - counts.count(None)} of {len(counts)} known)" if None in counts else ""

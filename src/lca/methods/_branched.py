@@ -60,7 +60,7 @@ class BranchedOptions(MethodOptions):
         if not names:
             raise ValueError("align needs at least one branch; `none` is the heads as trained")
         if len(set(names)) < len(names):
-            raise ValueError(f"every branch needs a name of its own, came {names}")
+            raise ValueError(f"every branch needs a name of its own, got {names}")
         return value
 
 

@@ -34,7 +34,7 @@ class L2pOptions(PromptedOptions):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_k > self.pool_size:
-            raise ValueError(f"top_k must be at most pool_size ({self.pool_size}), came {self.top_k}")
+            raise ValueError(f"top_k must be at most pool_size ({self.pool_size}), got {self.top_k}")
         return self
 
 

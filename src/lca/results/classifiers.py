@@ -190,8 +190,8 @@ class Classifier:
 
 
 def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = ()) -> dict[str, list[Classifier]]:
-    """All classifiers of every data set, in the order they came; `only` those of some labels, if any are given. Runs of
-    one label are seeds of one classifier, every branch is one of its own."""
+    """All classifiers of every data set, in the order they were given; `only` those of some labels, if any are
+    given. Runs of one label are seeds of one classifier, every branch is one of its own."""
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         for branch in run.branches:

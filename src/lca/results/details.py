@@ -61,7 +61,7 @@ def over_seeds(runs: Sequence[Run], branch: str, draws: int = DRAWS) -> dict[str
         if changed := recipe_differences(runs[0].recipe, other.recipe):
             raise LcaError("these are not seeds of one run; they differ in\n  " + "\n  ".join(changed))
     if len({run.seed for run in runs}) < len(runs):
-        raise LcaError(f"a seed came twice: {', '.join(str(run.seed) for run in runs)}")
+        raise LcaError(f"a seed was given twice: {', '.join(str(run.seed) for run in runs)}")
     records = [summary(answers_of(run, branch).record()) for run in runs]
     row, found = Classifier(runs[0].label, branch, runs, draws), {}
     for name, interval in row.bootstrap.items():

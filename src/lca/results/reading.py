@@ -175,7 +175,7 @@ def collect(paths: Sequence[Path]) -> Collection:
 
 def _told_apart(runs: Sequence[tuple[Path, Run]]) -> list[Run]:
     """Where the recipes of a label differ from path to path, all labels with the names of their paths. Within a path
-    nothing tells them apart, and a run that came twice would count as two seeds: both are refused."""
+    nothing tells them apart, and a run that was given twice would count as two seeds: both are refused."""
     groups: dict[tuple[str, str], dict[Path, Run]] = defaultdict(dict)
     for path, run in runs:
         first = groups[run.label, run.data_set].setdefault(path, run)
@@ -192,7 +192,7 @@ def _told_apart(runs: Sequence[tuple[Path, Run]]) -> list[Run]:
     seen: set[tuple[str, str, int]] = set()
     for run in named:
         if (run.label, run.data_set, run.seed) in seen:
-            raise LcaError(f"{run.name!r} on {run.data_set} with seed {run.seed} came twice; give every run once")
+            raise LcaError(f"{run.name!r} on {run.data_set} with seed {run.seed} was given twice; give every run once")
         seen.add((run.label, run.data_set, run.seed))
     return named
 
