@@ -57,7 +57,7 @@ class Prompted(SequentialFineTuning):
     is forgotten leaves its head; the prompts, like a backbone, are not unlearnt."""
 
     options: PromptedOptions
-    tunes: ClassVar = False
+    remembers: ClassVar[tuple[str, ...]] = ("heads", "centre", "training")
     distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: PromptedOptions) -> None:

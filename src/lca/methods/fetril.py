@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.data.streams import Task
-from lca.files import State
 from lca.heads.alignment import AlignmentOptions, align
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
 from lca.randomness import generator
-from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.statistics.prototypes import ClassMeans
 
 
 class FetrilOptions(FirstTaskOptions):
@@ -68,6 +67,7 @@ class Fetril(TunedOnFirstTask):
     )
     Options: ClassVar = FetrilOptions
     options: FetrilOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "means", "heads")
 
     def __init__(self, setting: Setting, options: FetrilOptions) -> None:
         super().__init__(setting, options)
@@ -87,27 +87,6 @@ class Fetril(TunedOnFirstTask):
     def logits(self, features: Tensor, branch: str) -> Tensor:
         logits: Tensor = self.heads(features)
         return logits
-
-    def forget(self, label: int) -> None:
-        self.means.forget(label)
-        self.heads.forget(label)
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        means = mean_bytes(classes, self.setting.extractor.width)
-        return self.tuned_bytes() + means + self.heads.expected_bytes(tasks, classes)
-
-    def state(self) -> State:
-        state = super().state()
-        state.parts["means"] = self.means.state()
-        state.parts["heads"], state.meta["heads"] = self.heads.state()
-        return state
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        device = self.setting.extractor.compute.device
-        self.means.load(state.parts["means"], device)
-        self.heads.load(state.parts["heads"], state.meta["heads"])
-        self.heads.to(device)
 
     def _trained(self, features: TranslatedFeatures, task: int) -> GrowingHeads:
         """Plain cross-entropy, by the loop of classifier alignment."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lca.data.streams import Task
 from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Setting
+from lca.methods._base import PRETRAINED, MethodInfo, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning, Inputs
 
@@ -69,7 +69,7 @@ class LinearProbe(SequentialFineTuning):
     Options: ClassVar = LinearProbeOptions
     defaults: ClassVar = {"tuning": {"name": "none"}}
     training: Probing
-    tunes: ClassVar = False
+    remembers: ClassVar[tuple[str, ...]] = ("heads", "centre", "training")
     distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: LinearProbeOptions) -> None:
@@ -80,7 +80,4 @@ class LinearProbe(SequentialFineTuning):
         return self.training.rows
 
     def feature_parts(self) -> list[str]:
-        return ["pretrained"]
-
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        return self.setting.extractor.pretrained(views)
+        return [PRETRAINED]

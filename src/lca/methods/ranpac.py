@@ -85,6 +85,7 @@ class RanPac(TunedOnFirstTask):
     )
     Options: ClassVar = RanPacOptions
     options: RanPacOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "ridge")
 
     def __init__(self, setting: Setting, options: RanPacOptions) -> None:
         super().__init__(setting, options)
@@ -130,17 +131,13 @@ class RanPac(TunedOnFirstTask):
         state = super().state()
         state.parts["statistics"] = {"gram": self.gram, "sums": self.sums} if len(self.gram) else {}
         state.parts["weights"] = {"weights": self.weights} if len(self.gram) else {}
-        state.meta["ridge"] = self.ridge
         return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        device, statistics = self.projection.device, state.parts["statistics"]
-        nothing = torch.zeros(0, self.size)
-        self.gram = statistics.get("gram", torch.zeros(0, 0)).to(device)
-        self.sums = statistics.get("sums", nothing).to(device)
-        self.weights = state.parts["weights"].get("weights", nothing).to(device)
-        self.ridge = state.meta["ridge"]
+        statistics, nothing = self.on_device(state.parts["statistics"]), torch.zeros(0, self.size)
+        self.gram, self.sums = statistics.get("gram", torch.zeros(0, 0)), statistics.get("sums", nothing)
+        self.weights = self.on_device(state.parts["weights"]).get("weights", nothing)
 
     def _chosen_ridge(self, task: int, features: Tensor, labels: Tensor) -> float:
         """The ridge with the least error on a fifth of the task's images; the last one where they cannot tell: too few

@@ -13,7 +13,7 @@ from lca.data.streams import Task
 from lca.data.views import draw_crops, training_view
 from lca.device import replayed
 from lca.errors import LcaError
-from lca.files import Part
+from lca.files import Part, Stored
 from lca.heads.growing import GrowingHeads, TaskHead
 from lca.heads.loss import LossOptions, lca_loss
 from lca.optimisation import make_optimiser, set_rate
@@ -71,7 +71,7 @@ class _Running:
     teacher: Mapping[str, Tensor] | None = None
 
 
-class FineTuning:
+class FineTuning(Stored):
     """Fine-tuning of a task's classes with a head of their own, restartable after every epoch.
 
     Cross-entropy on the task's classes, or the LCA loss (`class_loss`); SGD or AdamW over tuned tensors and head, the
@@ -197,17 +197,17 @@ class FineTuning:
             heads.append(head)
         self.load({})
 
-    def state(self) -> Part:
+    def state(self) -> tuple[Part, None]:
         """What changes from epoch to epoch, the optimiser's memory included; empty between tasks."""
         if self._running is None:
-            return self._stored
+            return self._stored, None
         part = {name: parameter.detach().clone() for name, parameter in self._running.parameters.items()}
         for name, parameter in self._running.parameters.items():
             for key, value in self._running.optimiser.state.get(parameter, {}).items():
                 part[f"optimiser.{key}.{name}"] = value.detach().clone()
-        return part
+        return part, None
 
-    def load(self, part: Part) -> None:
+    def load(self, part: Part, meta: None = None) -> None:
         """Go on where `state` was taken."""
         self._running, self._replay, self._stored = None, None, part
 
