@@ -174,6 +174,11 @@ class GrowingHeads(nn.Module, Stored):
     def sizes(self) -> list[int]:
         return [head.classes for head in self._heads()]
 
+    def new_places(self, labels: list[int]) -> list[int]:
+        """The places in a list of labels of those that no head has yet."""
+        learnt = sum(self.sizes)
+        return [place for place, label in enumerate(labels) if label >= learnt]
+
     def new_head(self, classes: int, generator: torch.Generator, options: HeadOptions | None = None) -> TaskHead:
         """A fresh head that is not part of the classifier yet."""
         options = options or self.options

@@ -103,11 +103,6 @@ class Branched(Method):
         """Add the head of a class that comes alone, made of its mean feature (1, d)."""
         self.heads.append_from_means(mean, self.setting.generator("head", task), self.centre.beside(mean))
 
-    def new_places(self, labels: list[int]) -> list[int]:
-        """The places within a task of the classes that no head has yet."""
-        learnt = sum(self.heads.sizes)
-        return [place for place, label in enumerate(labels) if label >= learnt]
-
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.branch_set.logits(features, branch)
 

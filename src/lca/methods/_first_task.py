@@ -37,10 +37,10 @@ class TunedOnFirstTask(Method):
         if self.tasks == 0 and len(task.classes) > 1 and self.tuned.tensors:
             yield from self.finetuning(lambda epoch: self.training.epoch(task, epoch, heads))
             yield Step("freeze", lambda: self._freeze(task, heads))
-        yield Step("learn classes", lambda: self.learn_classes(task, torch.tensor(labels)[task.train.labels]))
+        yield Step("learn classes", lambda: self._learn(task, labels))
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        """Learn the classes of a task on the frozen backbone; `labels` are those of its images."""
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        """Learn the classes of a task from the labels and the features of its images on the frozen backbone."""
         raise NotImplementedError
 
     def feature_parts(self) -> list[str]:
@@ -48,6 +48,10 @@ class TunedOnFirstTask(Method):
 
     def finish_task(self) -> None:
         self.tasks += 1
+
+    def _learn(self, task: Task, labels: list[int]) -> None:
+        features = self.features(task.train, f"task {task.index + 1}, features")
+        self.learn_classes(task.index, torch.tensor(labels)[task.train.labels].to(features.device), features)
 
     def _freeze(self, task: Task, heads: GrowingHeads) -> None:
         self.training.finish(task, heads, list(range(len(task.classes))))

@@ -120,7 +120,7 @@ class AlignedSubspaces(Branched, Subspaces):
 
     def freeze(self, task: Task, labels: list[int]) -> None:
         """End the training of a task: its subspace, its head, and the features of its images."""
-        new = self.new_places(labels)
+        new = self.heads.new_places(labels)
         if len(task.classes) > 1:
             self.training.finish(task, self.heads, new)
         self.settle(task, labels)

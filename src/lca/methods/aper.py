@@ -4,7 +4,6 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from lca.data.streams import Task
 from lca.methods import methods
 from lca.methods._base import PRETRAINED, MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
@@ -38,8 +37,8 @@ class Aper(TunedOnFirstTask):
     def feature_parts(self) -> list[str]:
         return [PRETRAINED, "tuned"]
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        self.means.observe(labels, self.features(task.train, f"task {task.index + 1}, features"))
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        self.means.observe(labels, features)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.means.cosines(features)

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
 from lca.files import State, without
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
@@ -98,9 +97,8 @@ class FeCam(TunedOnFirstTask):
         self._whitenings: dict[int, Tensor] = {}
         self._pooled: Tensor | None = None  # the one that classes with one image share
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self._transformed(self.features(task.train, f"task {task.index + 1}, features"))
-        labels = labels.to(features.device)
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        features = self._transformed(features)
         for label in labels.unique().tolist():
             self.classes.observe(label, features[labels == label])
             self._whitenings.pop(label, None)

@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
 from lca.heads.alignment import AlignmentOptions, align
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
@@ -74,15 +73,13 @@ class Fetril(TunedOnFirstTask):
         self.means = ClassMeans()
         self.heads = GrowingHeads(setting.extractor.width, LinearOptions(bias=True))
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
-        labels = labels.to(features.device)
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
         self.means.observe(labels, features)
         learnt = sum(self.heads.sizes)
         if len(self.means.means) > learnt:
-            self.heads.append_from_means(self.means.means[learnt:], self.setting.generator("head", task.index))
+            self.heads.append_from_means(self.means.means[learnt:], self.setting.generator("head", task))
         if len(self.means.means) > 1:
-            self.heads = self._trained(TranslatedFeatures(self.means.means, labels, features), task.index)
+            self.heads = self._trained(TranslatedFeatures(self.means.means, labels, features), task)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         logits: Tensor = self.heads(features)

@@ -69,8 +69,7 @@ class SequentialFineTuning(Method):
         return self.training.epoch(task, epoch, self.heads, teacher=self.tuned.tensors if self.heads.sizes else None)
 
     def _keep(self, task: Task, labels: list[int]) -> None:
-        learnt = sum(self.heads.sizes)
-        new = [place for place, label in enumerate(labels) if label >= learnt]
+        new = self.heads.new_places(labels)
         self.training.finish(task, self.heads, new)
         self.tuned.take()
         self.centre.add(self.some_features(task))

@@ -100,7 +100,7 @@ class IncrementalMerging(Branched):
 
     def _merge(self, task: Task, labels: list[int]) -> None:
         extractor, learnt = self.setting.extractor, sum(self.heads.sizes)
-        self.training.finish(task, self.heads, self.new_places(labels))
+        self.training.finish(task, self.heads, self.heads.new_places(labels))
         tuned = extractor.tensors()
         self.previous = tuned if self.options.init_from == "previous" else {}
         self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk

@@ -1,13 +1,12 @@
 """Linear probe: the backbone stays as it was pre-trained, and every task trains a linear head on its features."""
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lca.data.streams import Task
-from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
+from lca.heads.growing import HeadChoice, LinearOptions
 from lca.methods import methods
 from lca.methods._base import PRETRAINED, MethodInfo, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
@@ -19,14 +18,11 @@ class LinearProbeOptions(SequentialOptions):
     head: HeadChoice = LinearOptions(bias=True)
 
 
-class Features:
+class Features(Inputs):
     """The features of a task's images: nothing about them is drawn."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
-
-    def draw(self, epoch: int) -> None:
-        return
 
     def __call__(self, index: Tensor) -> Tensor:
         return self._rows[index]
@@ -48,11 +44,8 @@ class Probing(FineTuning):
         self.rows = self._method.features(task.train, f"task {task.index + 1}, features")
         return Features(self.rows)
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        logits = head(views)
-        return self.class_loss(logits, labels), logits
+    def embed(self, views: Tensor) -> Tensor:
+        return views
 
 
 @methods.register("linear_probe")

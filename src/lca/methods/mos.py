@@ -12,7 +12,7 @@ from torch.nn import functional
 from lca.data.streams import Task
 from lca.files import Part
 from lca.heads.branch import BranchChoice
-from lca.heads.growing import GrowingHeads, HeadOptions, LinearOptions, TaskHead
+from lca.heads.growing import GrowingHeads, HeadOptions, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._branched import PLAIN, BranchedOptions, presets
@@ -74,17 +74,16 @@ class MosTraining(FineTuning):
             self._means = self._method.means.means.to(self._extractor.compute.device)
         return super().epoch(task, number, heads, teacher)
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, views: Tensor) -> Tensor:
         if self._mos.repeated_ema:
             self._merge({name: self._block(name) + 1 for name in self._average})
-        features = self._extractor(views)
-        logits = head(features)
-        loss = self.class_loss(logits, labels)
-        if self._mos.orthogonality:
-            loss = loss + self._mos.orthogonality * orthogonality(self._means, features)
-        return loss, logits
+        return super().embed(views)
+
+    def penalty(
+        self, views: Tensor, features: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None
+    ) -> Tensor | None:
+        weight = self._mos.orthogonality
+        return weight * orthogonality(self._means, features) if weight else None
 
     def before_update(self) -> None:
         if self._mos.repeated_ema:

@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
 from lca.methods import methods
@@ -98,12 +97,10 @@ class RanPac(TunedOnFirstTask):
         self.sums = self.weights = torch.zeros(0, self.size, device=self.projection.device)
         """`gram`: G (M, M). `sums`: Qᵀ, of every class the sum of its h. `weights`: W_oᵀ, both (classes, M)."""
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
         if not features.isfinite().all():
-            raise LcaError(f"task {task.index + 1}: features contain NaN or infinity; training diverged")
-        labels = labels.to(features.device)
-        self.ridge = self._chosen_ridge(task.index, features, labels)
+            raise LcaError(f"task {task + 1}: features contain NaN or infinity; training diverged")
+        self.ridge = self._chosen_ridge(task, features, labels)
         self._add(features, labels)
         self.weights = solve_ridge(self.gram, self.sums, self.ridge)
 
