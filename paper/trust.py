@@ -1,7 +1,7 @@
 """What the answers of a taught model are worth: accuracy, calibration, and what it calls unknown.
 
 For each case (backbone and small data set) and every seed, four fifths of the classes are taught in five lessons
-through `ContinualClassifier.learn`, then asked about with test images. The other classes of the set are near strangers,
+through `ContinualClassifier.learn`, then asked about with test images. The other classes of the set are near OOD ones,
 the images of the other set and noise are far ones. The same classes in the same tasks are learnt by a benchmark run,
 without anything held out, for comparison.
 
@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from lca.classifier import ContinualClassifier
-from lca.data.sources import load_source, read_card
+from lca.data.sources import load_source
 from lca.data.streams import Stream
-from lca.data.views import ViewOptions
 from lca.device import versions
 from lca.evaluation.calibration import calibration_error
 from lca.evaluation.intervals import mean_and_deviation
@@ -36,15 +35,15 @@ CASES = (
     (DEIT, "cifar100-mini", "vtab-mini"),
     (EMBEDDED, "vtab-mini", "cifar100-mini"),
 )
-"""Backbone, what is taught, and where the far strangers come from."""
+"""Backbone, what is taught, and where the far OOD images come from."""
 ROWS = {
     "accuracy": "accuracy on test images of the classes taught, %",
     "run_accuracy": "the same classes learnt by a benchmark run, nothing held out, %",
     "calibration_error": "calibration error of the probabilities, %",
     "uncalibrated_error": "the same without the fitted temperature, %",
     "known": "test images of known classes called unknown, %",
-    "near": "near strangers (classes of the same set, never taught) called unknown, %",
-    "far": "far strangers (images of the other set) called unknown, %",
+    "near": "near OOD images (classes of the same set, never taught) called unknown, %",
+    "far": "far OOD images (images of the other set) called unknown, %",
     "noise": "noise called unknown, %",
     "noise_probability": "mean probability of the answers to noise, %",
     "probability": "mean probability of the answers to test images of known classes, %",
@@ -55,8 +54,8 @@ def measure(
     data: Path, taught_set: str, far_set: str, chosen: list[str], seed: int, progress: Progress
 ) -> dict[str, float]:
     names = sorted(path.name for path in (data / taught_set / "train").iterdir())
-    strangers = [name for place, name in enumerate(names) if (place + seed) % 5 == 0]
-    known = [name for name in names if name not in strangers]
+    ood = [name for place, name in enumerate(names) if (place + seed) % 5 == 0]
+    known = [name for name in names if name not in ood]
     with tempfile.TemporaryDirectory() as folder:
         taught = Path(folder) / "taught"
         for part in ("train", "test"):
@@ -73,7 +72,7 @@ def measure(
         model.temperatures = temperatures
     raw = torch.tensor([each.probability for each in answers])
     groups = {
-        "near": files(data / taught_set / "test", strangers),
+        "near": files(data / taught_set / "test", ood),
         "far": files(data / far_set / "test", None)[::10],
         "noise": list(torch.randint(256, (100, 3, 160, 160), generator=torch.Generator().manual_seed(seed)).byte()),
     }
@@ -92,8 +91,7 @@ def measure(
 
 def teach(recipe: Recipe, folder: Path, progress: Progress) -> ContinualClassifier:
     """The tasks of the run, one lesson each."""
-    view = recipe.data.view.over(ViewOptions.model_validate(read_card("folder")["view"]))
-    model = ContinualClassifier(recipe, view, progress)
+    model = ContinualClassifier(recipe, progress=progress)
     source = load_source(recipe.data, recipe.seed, model.extractor.preprocessing.size, progress)
     for classes in Stream(source, recipe.data, recipe.seed).task_classes:
         model.learn([(path, name) for name in classes for path in files(folder, [name])])

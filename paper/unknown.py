@@ -1,7 +1,7 @@
 """How well several scores tell classes that were not learnt yet, on frozen features and a validation share.
 
-After each task but the last, images of the classes learnt so far are known and those of the later ones strangers, as in
-`lca metrics`; the images of the other set are far strangers. Every score uses what a model stores (class means and
+After each task but the last, images of the classes learnt so far are known and those of the later ones OOD, as in
+`lca metrics`; the images of the other set are far OOD images. Every score uses what a model stores (class means and
 covariances) and nothing else. No test image is read: the images asked are held out of the training images.
 
     python paper/unknown.py --data DATA --weights DEIT_TINY.safetensors --out unknown.json
@@ -21,7 +21,7 @@ from lca.classifier import ContinualClassifier
 from lca.data.sources import load_source
 from lca.data.streams import Stream
 from lca.device import versions
-from lca.evaluation.detection import accepted_strangers, auroc, detection
+from lca.evaluation.detection import accepted_ood, auroc, detection
 from lca.features import extract
 from lca.files import read_json, write_json
 from lca.progress import LineProgress, Progress
@@ -108,7 +108,7 @@ def measure(found: dict[str, Any], far: Tensor) -> dict[str, dict[str, float]]:
                 name: {
                     **detection(score(near)[known], score(near)[~known]),
                     "far_auroc": auroc(score(near)[known], score(others)),
-                    "far_fpr95_known_positive": accepted_strangers(score(near)[known], score(others)),
+                    "far_fpr95_known_positive": accepted_ood(score(near)[known], score(others)),
                 }
                 for name, score in SCORES.items()
             }
@@ -118,7 +118,7 @@ def measure(found: dict[str, Any], far: Tensor) -> dict[str, dict[str, float]]:
 
 def show(results: dict[str, Any]) -> str:
     """A Markdown table of each set."""
-    header = ["score", "AUROC", "FPR95, known positive", "strangers positive", "far: AUROC", "FPR95, known positive"]
+    header = ["score", "AUROC", "FPR95, known positive", "OOD positive", "far: AUROC", "FPR95, known positive"]
     tables = [
         f"{name}\n\n"
         + markdown_table(header, [[score, *(f"{each:.1f}" for each in row.values())] for score, row in rows.items()])

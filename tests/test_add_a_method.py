@@ -81,7 +81,7 @@ def test_the_package_passes_its_tests(installed):
     shown = run("-m", "pytest", "-q", "-p", "no:cacheprovider", sources / "test_lca_nearest_mean.py")
     assert int(re.search(r"(\d+) passed", shown)[1]) >= 15
     assert len((sources / "lca_nearest_mean.py").read_text().splitlines()) < 200
-    assert commands("pip") == [["pip", "install", "."]]
+    assert commands("pip") == [["pip", "install", ".", "pytest", "scikit-learn"]]
     assert commands("pytest") == [["pytest"]]
 
 
@@ -115,6 +115,7 @@ def test_the_lists_name_what_the_package_brings(used):
 def test_a_run_names_its_parts(used, run, section):
     results = json.loads((used[0] / run / "results.json").read_text())
     assert results["recipe"]["tuning"] == {"name": "biases", "feature_norm": False}
+    assert results["versions"]["lca-nearest-mean"].startswith("1.0, sources ")
     assert section.items() <= results["recipe"]["method"].items()
     assert all(sum(branch["correct"][-1]) > 0 for branch in results["branches"].values())
 

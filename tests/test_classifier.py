@@ -640,11 +640,11 @@ def test_a_folder_may_mix_known_and_new_classes(tmp_path):
     assert [answer.label for answer in answers] == ["red", "green", "blue"]
 
 
-def test_evaluation_with_strangers_by_hand(measured):
+def test_evaluation_with_ood_images_by_hand(measured):
     known = [(photo(name, 400 + number), name) for name in ("red", "grey") for number in range(3)]
     wrong = [(photo("blue", 400), "red"), (photo("green", 401), "red"), (photo("green", 402), "red")]
-    strangers = [(digit(number), "digit") for number in range(4)] + [(photo("green", 403), "lawn")]
-    data = known + wrong + strangers
+    ood = [(digit(number), "digit") for number in range(4)] + [(photo("green", 403), "lawn")]
+    data = known + wrong + ood
     answers = dict(zip(range(14), measured.predict([image for image, _ in data]), strict=True))
     found = measured.evaluate(data).as_json()
     of_known = [answers[number] for number in range(9)]
@@ -655,18 +655,18 @@ def test_evaluation_with_strangers_by_hand(measured):
     assert found["mean_probability"] == pytest.approx(100 * sum(a.probability for a in of_known) / 9, abs=1e-3)
     assert 0 <= found["calibration_error"] <= 100
     assert found["called_unknown"] == pytest.approx(100 * sum(a.unknown for a in of_known) / 9)
-    assert found["strangers"] == 5
-    assert found["strangers_called_unknown"] == pytest.approx(100 * sum(answers[n].unknown for n in range(9, 14)) / 5)
-    assert found["strangers_called_unknown"] >= 80
+    assert found["ood"] == 5
+    assert found["ood_called_unknown"] == pytest.approx(100 * sum(answers[n].unknown for n in range(9, 14)) / 5)
+    assert found["ood_called_unknown"] >= 80
     assert found["by_class"] == {"red": [3, 6], "grey": [3, 3]}
     assert found["confusions"] == [["red", "green", 2], ["red", "blue", 1]]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_an_evaluation_of_strangers_only(measured):
+def test_an_evaluation_of_ood_images_only(measured):
     found = measured.evaluate([(digit(1), "digit")], unknown_at=50).as_json()
     assert (found["images"], found["accuracy"], found["accuracy_interval_95"]) == (0, None, None)
-    assert (found["strangers"], found["strangers_called_unknown"]) == (1, 100)
+    assert (found["ood"], found["ood_called_unknown"]) == (1, 100)
 
 
 # Forgetting

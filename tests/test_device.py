@@ -1,5 +1,6 @@
 """Choosing a device and a precision."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,26 @@ def test_on_a_cpu_a_step_is_the_step_itself():
         raise AssertionError
 
     assert replayed(step, torch.zeros(3), []) is step
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_the_code_of_other_packages_is_among_the_versions(tmp_path, monkeypatch, is_folder):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / ("brought/__init__.py" if is_folder else "brought.py")
+    module.parent.mkdir(exist_ok=True)
+    record = tmp_path / "lca_brought-1.5.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: lca-brought\nVersion: 1.5\n")
+    (record / "entry_points.txt").write_text("[lca.tuners]\nbrought = brought.deep:Tuner\n")
+    told = []
+    for text in ("x = 1", "x = 2"):
+        module.write_text(text)
+        lca.device._other_packages.cache_clear()
+        importlib.invalidate_caches()
+        told.append(versions()["lca-brought"])
+    lca.device._other_packages.cache_clear()
+    assert all(each.startswith("1.5, sources ") for each in told)
+    assert told[0] != told[1]
 
 
 def test_versions_name_what_numbers_depend_on():

@@ -122,13 +122,15 @@ def test_python_runs(name, tmp_path, monkeypatch, capsys):
                 deviation = 20 + 60 * number + photo
                 Image.effect_noise((16, 16), deviation).convert("RGB").save(Path(folder, each, f"{photo}.jpg"))
     shutil.copytree("photos/first", "test-photos")
+    shutil.copytree("photos/second", "more-photos")
     shutil.copy("photos/cat/0.jpg", "cat.jpg")
     Path("broken.jpg").write_bytes(b"\xff\xd8\xff")
     if name != "README.md":
         shutil.rmtree("photos/first")
         shutil.rmtree("photos/second")
+    names: dict[str, object] = {}  # a block goes on where the one before it ended
     for code in blocks(ROOT / name, "python"):
-        exec(compile(code, name, "exec"), {})
+        exec(compile(code, name, "exec"), names)
     answered = {"README.md": {"cat", "dog", "bird", "cow"}, "docs/your-own-images.md": {"cat", "dog", "None"}}[name]
     assert capsys.readouterr().out.split()[0] in answered
     assert Path("my-model", "state.json").exists()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lca.files import read_json
 from lca.methods import methods
 from lca.recipe import load_recipe, read_recipe
 from lca.recipe_files import recipe_names, recipe_summary
+from lca.results.packs import Pack
 from lca.runs.sweep import expand
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -60,14 +60,12 @@ def test_the_comparison_has_every_method():
 def mean_accuracies(tuning, label_of):
     """By label and factor of the rate, the mean of what finished twice: on both data sets, or both backbones."""
     accuracies = defaultdict(list)
-    for cell in read_json(RESULTS / f"{tuning}.json")["cells"]:
-        if cell["status"] == "finished":
-            recipe = cell["results"]["recipe"]
-            assert (recipe["seed"], recipe["data"]["evaluate"]) == (1996, "validation")
-            (branch,) = cell["results"]["branches"].values()
-            accuracies[label_of(cell["label"]), recipe["training"]["rate_scale"]].append(
-                branch["metrics"]["average_accuracy"]["sample_weighted"]
-            )
+    for cell in Pack.read(RESULTS / f"{tuning}.json").finished:
+        assert (cell.seed, cell.recipe["data"]["evaluate"]) == (1996, "validation")
+        (branch,) = cell.results["branches"].values()
+        accuracies[label_of(cell.label), cell.recipe["training"]["rate_scale"]].append(
+            branch["metrics"]["average_accuracy"]["sample_weighted"]
+        )
     means = defaultdict(dict)
     for (label, rate), values in accuracies.items():
         if len(values) == 2:

@@ -162,16 +162,38 @@ def test_no_other_package_can_take_one_of_our_names(tmp_path, monkeypatch):
         assert again["im"] is ours
 
 
-def test_a_broken_package_costs_the_command_line_one_line(tmp_path):
-    install(tmp_path, "broken-here", "lca.tuners", {"mine": "broken_here:Mine"}, "import no_such_module")
+SOURCE = """
+from dataclasses import replace
+
+from lca.data.sources import sources
+
+def halves(argument, options, seed, working_size, progress):
+    \"\"\"`halves:N`: the digits, in N tasks.\"\"\"
+    return replace(sources["digits"]("", options, seed, working_size, progress), name="halves", tasks=int(argument))
+"""
+
+
+def test_the_command_line_uses_what_is_installed_and_tells_what_is_broken_in_a_line(tmp_path):
+    install(tmp_path, "broken-here", "lca.sources", {"mine": "broken_here:Mine"}, "import no_such_module")
+    install(tmp_path, "lca-halves", "lca.sources", {"halves": "lca_halves:halves"}, SOURCE)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "lca", "tuners"], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    program = "import sys; from lca.cli import main; sys.argv = ['lca', 'datasets']; main()"
+    reading = (
+        "from lca.data.sources import *; from lca.progress import Progress; from lca.data.options import DataOptions"
     )
-    assert done.returncode == 0
-    assert "lora" in done.stdout
+    reading += "; print(load_source(DataOptions(source='halves:2'), 0, 16, Progress()).tasks, 'tasks')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{reading}; {program}"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 tasks\n")
+    assert "`halves:N`: the digits, in N tasks." in " ".join(done.stdout.split())
+    assert "folder" in done.stdout
     assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert "tuner 'mine' of the installed package broken-here 1.0" in done.stderr
+    assert "data source 'mine' of the installed package broken-here 1.0" in done.stderr
 
 
 def test_a_thing_can_stand_in_for_another_for_a_while():

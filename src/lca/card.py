@@ -43,85 +43,77 @@ def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
-    """The README.md of a model folder."""
-    backbone, classes = facts["backbone"], facts["classes"]
-    origin = "carried in this folder" if backbone["bundled"] else "not in this folder; found by name and hash"
-    lines = [
-        *_front_matter(backbone["name"]),
-        "# An image classifier that keeps learning",
-        "",
-        f"It knows {len(classes)} {'class' if len(classes) == 1 else 'classes'}, learnt in "
-        f"{sum(lesson['kind'] == 'learn' for lesson in facts['history'])} step(s) with method `{facts['method']}` "
-        f"(tuning `{facts['tuning']}`) on `{backbone['name']}`. No image it was taught is kept.",
-        "",
-        "```",
-        "lca predict THIS_FOLDER photo.jpg        # or in Python:",
-        'lca.ContinualClassifier.load("THIS_FOLDER").predict(["photo.jpg"])',
-        "```",
-        "",
-        "## Classes",
-        "",
-        markdown_table(["class", "images"], [[markdown_text(name), str(count)] for name, count in classes.items()]),
-        "## What it learnt when, and how well",
-        "",
-        "Accuracy is measured right after each step, on images of that step that were held out from training, among "
-        "all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours.",
-        "",
-        markdown_table(HISTORY, [[markdown_text(text) for text in row] for row in history_rows(facts)]),
-        "## Calibration and unknown things",
-        "",
-        *_calibration(facts),
-        "",
-        "## Costs",
-        "",
-        f"Besides the backbone: {sum(facts['bytes'].values()):,} bytes.",
-        "",
-        markdown_table(
-            ["part", "bytes"], [[markdown_text(name), f"{size:,}"] for name, size in facts["bytes"].items()]
-        ),
-        "## Origin",
-        "",
-        markdown_table(
-            ["", ""],
-            [
-                ["backbone", f"`{backbone['name']}` at {backbone['input']} px, {origin}"],
-                [
-                    "weights",
-                    f"from a file, {markdown_text(backbone['weights'])}" if backbone["weights"] else "as named",
-                ],
-                ["SHA-256 of the weights", f"`{backbone['sha256']}`"],
-                ["seed", str(facts["seed"])],
-                ["versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())],
-            ],
-        ),
-        "## Licence notes",
-        "",
-        f"The backbone: {' '.join((backbone['licence'] or 'not known; see where the weights came from').split())}",
-        "",
-        "What was learnt comes from the images it was taught; their rights are yours to check. Class statistics are "
-        "kept (a mean and a covariance factor per class), and the tuned weights remember something of their images.",
-        "",
-    ]
-    return "\n".join(lines)
+    """The README.md of a model folder; what stands above its title is for the Hugging Face hub."""
+    backbone, classes, sizes = facts["backbone"], facts["classes"], facts["bytes"]
+    base = f"base_model: timm/{backbone['name']}\n" if "." in backbone["name"] else ""
+    where = "carried in this folder" if backbone["bundled"] else "not in this folder; found by name and hash"
+    origin = {
+        "backbone": f"`{backbone['name']}` at {backbone['input']} px, {where}",
+        "weights": f"from a file, {markdown_text(backbone['weights'])}" if backbone["weights"] else "as named",
+        "SHA-256 of the weights": f"`{backbone['sha256']}`",
+        "seed": str(facts["seed"]),
+        "versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+    }
+    history = [[markdown_text(text) for text in row] for row in history_rows(facts)]
+    counts = [[markdown_text(name), str(count)] for name, count in classes.items()]
+    return f"""---
+library_name: lca
+pipeline_tag: image-classification
+{base}tags:
+- continual-learning
+- class-incremental-learning
+---
+# An image classifier that keeps learning
+
+It knows {len(classes)} {"class" if len(classes) == 1 else "classes"}, learnt in \
+{sum(lesson["kind"] == "learn" for lesson in facts["history"])} step(s) with method `{facts["method"]}` \
+(tuning `{facts["tuning"]}`) on `{backbone["name"]}`. No image it was taught is kept.
+
+```
+lca predict THIS_FOLDER photo.jpg        # or in Python:
+lca.ContinualClassifier.load("THIS_FOLDER").predict(["photo.jpg"])
+```
+
+## Classes
+
+{markdown_table(["class", "images"], counts)}
+## What it learnt when, and how well
+
+Accuracy is measured right after each step, on images of that step that were held out from training, among \
+all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours.
+
+{markdown_table(HISTORY, history)}
+## Calibration and unknown things
+
+{_calibration(facts)}
+
+## Costs
+
+Besides the backbone: {sum(sizes.values()):,} bytes.
+
+{markdown_table(["part", "bytes"], [[markdown_text(name), f"{size:,}"] for name, size in sizes.items()])}
+## Origin
+
+{markdown_table(["", ""], [[what, text] for what, text in origin.items()])}
+## Licence notes
+
+The backbone: {" ".join((backbone["licence"] or "not known; see where the weights came from").split())}
+
+What was learnt comes from the images it was taught; their rights are yours to check. Class statistics are \
+kept (a mean and a covariance factor per class), and the tuned weights remember something of their images.
+"""
 
 
-def _front_matter(backbone: str) -> list[str]:
-    """What the Hugging Face hub reads."""
-    base = [f"base_model: timm/{backbone}"] if "." in backbone else []
-    tags = ["tags:", "- continual-learning", "- class-incremental-learning"]
-    return ["---", "library_name: lca", "pipeline_tag: image-classification", *base, *tags, "---"]
-
-
-def _calibration(facts: Mapping[str, Any]) -> list[str]:
+def _calibration(facts: Mapping[str, Any]) -> str:
     if not facts["held_out"]:
-        return ["Nothing was held out, so the probabilities are not calibrated and no accuracy was measured."]
+        return "Nothing was held out, so the probabilities are not calibrated and no accuracy was measured."
     temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
     refused = facts["held_out_called_unknown"]
-    return [
+    return (
         f"Probabilities are the softmax of the logits divided by a temperature ({temperatures}), fitted on held-out "
         f"images ({facts['held_out']} over all steps). On those of the last step the calibration error was "
-        f"{facts['calibration_error']:.1f} %. Of all of them {refused:.1f} % were called unknown; about 1 % is meant.",
-    ]
+        f"{facts['calibration_error']:.1f} %. Of all of them {refused:.1f} % were called unknown; about 1 % is meant."
+    )
 
 
 def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:

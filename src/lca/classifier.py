@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
-from lca.data.decoding import ImageLike, LeftOut, decode_all, unreadable_images
+from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
 from lca.data.images import ImageSet, Pixels
 from lca.data.labelled import Labelled, LabelledImages, read_images
@@ -150,10 +150,7 @@ class ContinualClassifier:
         return read_images(data, self.working_size, self.progress)
 
     def predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction]:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
@@ -167,19 +164,16 @@ class ContinualClassifier:
         return [each for each in answers if isinstance(each, Prediction)]
 
     def try_predict(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        branch: str | None = None,
-        unknown_at: float = UNKNOWN_AT,
+        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction | LeftOut]:
         """As `predict`, but an image that cannot be read gets the reason in its place."""
         alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
         if alone or isinstance(images, str | Path | Image.Image):
             images = [images]  # type: ignore[list-item]
-        decoded = decode_all(images, self.working_size, Progress())  # type: ignore[arg-type]
-        readable = Pixels.of([each for each in decoded if isinstance(each, Tensor)])
+        reading = read_together(images, self.working_size, Progress())  # type: ignore[arg-type]
+        readable = reading.pixels.batch(torch.arange(len(reading.pixels)))
         answers = iter(self._answers(readable, branch, unknown_at))
-        return [each if isinstance(each, LeftOut) else next(answers) for each in decoded]
+        return [reading.left_out.get(place) or next(answers) for place in range(len(images))]
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
@@ -333,7 +327,7 @@ class ContinualClassifier:
 
     def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
         if not 0 <= held_out < 1:
-            raise LcaError(f"the held-out share must be at least 0 and less than 1, came {held_out}")
+            raise LcaError(f"the held-out share must be at least 0 and less than 1, got {held_out}")
         images, report = self.read(data)
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(

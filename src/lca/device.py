@@ -12,10 +12,11 @@ import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -67,12 +68,9 @@ class Compute:
         """Whether compiling pays for so many images, in forward and backward passes of so many parameters."""
         return self.compiled if self.compiled is not None else parameters * images >= _WORTH_COMPILING
 
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
+    def autocast(self) -> AbstractContextManager[None]:
         """bf16 for the backbone's matrix products, where chosen."""
-        lower = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-        with lower:
-            yield
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     @contextmanager
     def determinism(self) -> Iterator[None]:
@@ -93,13 +91,9 @@ class Compute:
     def describe(self) -> dict[str, str]:
         """For results: what computed them."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _processor()
-        found = {
-            "device": self.device.type,
-            "name": name,
-            "precision": self.precision,
-            "exact": str(self.exact).lower(),
-        }
-        return found if current().count == 1 else found | {"ranks": str(current().count)}
+        ranks = {} if current().count == 1 else {"ranks": str(current().count)}
+        exact = str(self.exact).lower()
+        return {"device": self.device.type, "name": name, "precision": self.precision, "exact": exact, **ranks}
 
 
 def _cpu_computes_in_bf16() -> bool:
@@ -224,7 +218,7 @@ def _captured(step: Callable[[], None], changed: Sequence[Tensor]) -> torch.cuda
 def versions(rooms: tuple[str, ...] = ("",)) -> dict[str, str]:
     """Of what the numbers depend on; of our own code, that of some rooms."""
     own = {"lca": lca.__version__, "lca sources": sources_hash(rooms)}
-    return _libraries() | own | {"python": platform.python_version()}
+    return _libraries() | own | _other_packages() | {"python": platform.python_version()}
 
 
 @cache
@@ -233,11 +227,25 @@ def _libraries() -> dict[str, str]:
 
 
 @cache
+def _other_packages() -> dict[str, str]:
+    """The installed packages that bring methods, tuners, operators or sources, and their code."""
+    points, found = entry_points(), {}
+    for point in (each for group in points.groups if group.startswith("lca.") for each in points.select(group=group)):
+        module = find_spec(point.module.partition(".")[0])
+        if module and module.origin and point.dist:
+            home = Path(module.origin)
+            files = sorted(home.parent.rglob("*.py")) if module.submodule_search_locations else [home]
+            digest = hashlib.sha256(b"".join(path.read_bytes() for path in files))
+            found[point.dist.name] = f"{point.dist.version}, sources {digest.hexdigest()[:12]}"
+    return found
+
+
+@cache
 def sources_hash(rooms: tuple[str, ...] = ("",), package: Path = Path(lca.__file__).parent) -> str:
     """A hash of the code of some rooms of the package, by default all: between two releases the version does not tell.
-    A room is a folder or a file."""
+    A room is a folder or a file, a package may be a single file."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
         name = path.relative_to(package)
         if any(name.is_relative_to(room) for room in rooms):
             digest.update(name.as_posix().encode() + path.read_bytes())

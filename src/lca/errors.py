@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 
 class LcaError(Exception):
-    """Something the user can put right; the message says what came, what was expected and what to do."""
+    """Something the user can put right; the message says what was given, what was expected and what to do."""
 
 
 class BusyError(LcaError):

@@ -78,8 +78,7 @@ class FeatureExtractor(nn.Module):
         return scaled(crops, *self._channels)
 
     def _pooled(self, views: Tensor) -> Tensor:
-        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
-        return pooled
+        return pooled(self.vit, views)
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -95,11 +94,11 @@ class FeatureExtractor(nn.Module):
         values = {self.names[name]: each for name, each in self.tuner.pretrained_tensors().items()}
         try:
             with self.compute.autocast():
-                pooled: Tensor = torch.func.functional_call(_Pooled(self.vit), values, (views,))
+                features: Tensor = torch.func.functional_call(Pooled(self.vit), values, (views,))
         finally:
             for parent, name, _, tuned in self._replaced:
                 setattr(parent, name, tuned)
-        return pooled.float()
+        return features.float()
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -173,16 +172,21 @@ class Tuned(Stored):
         return nbytes(self.tensors)
 
 
-class _Pooled(nn.Module):
-    """A transformer up to its pooled feature, as one module whose weights can be given."""
+def pooled(vit: VisionTransformer, views: Tensor) -> Tensor:
+    """The transformer's feature (n, width) as timm pools it for its head."""
+    features: Tensor = vit.forward_head(vit.forward_features(views), pre_logits=True)
+    return features
+
+
+class Pooled(nn.Module):
+    """`pooled` as one module whose weights can be given."""
 
     def __init__(self, vit: VisionTransformer) -> None:
         super().__init__()
         self.training, self.vit = vit.training, vit
 
     def forward(self, views: Tensor) -> Tensor:
-        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
-        return pooled
+        return pooled(self.vit, views)
 
 
 @torch.no_grad()

@@ -253,8 +253,8 @@ def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     file = folder / "state.json"
     manifest = read_json(file)
     if not isinstance(manifest, dict) or manifest.get("format") != STATE_FORMAT:
-        came = manifest.get("format") if isinstance(manifest, dict) else None
-        raise LcaError(f"{folder} has format {came}, this version of lca reads format {STATE_FORMAT}")
+        version = manifest.get("format") if isinstance(manifest, dict) else None
+        raise LcaError(f"{folder} has format {version}, this version of lca reads format {STATE_FORMAT}")
     parts, meta = manifest.get("parts"), manifest.get("meta")
     if not isinstance(parts, dict) or not isinstance(meta, dict):
         raise LcaError(f"{file} was changed or damaged: it must map `parts` and `meta`")

@@ -83,7 +83,7 @@ def validate(model: type[Model], content: Any, origin: str) -> Model:
         for item in error.errors():
             place = ".".join(str(step) for step in item["loc"]) or "the top level"
             message = item["msg"].removeprefix("Value error, ")
-            told = "came" in message or "unknown key" in message or isinstance(item["input"], Mapping)
-            came = "" if told else f", came {item['input']!r}"
-            lines.append(f"  {place}: {message}{came}")
+            told = " got " in message or "unknown key" in message or isinstance(item["input"], Mapping)
+            got = "" if told else f", got {item['input']!r}"
+            lines.append(f"  {place}: {message}{got}")
         raise LcaError("\n".join(lines)) from None

@@ -31,8 +31,9 @@ class Progress:
         """One line of news."""
 
     def warning(self, text: str) -> None:
-        """What a user must know even when progress is silent."""
+        """What a user must know even when progress is silent: a line, and in the log."""
         _log.warning("%s", text)
+        self.line(text)
 
 
 class Advance(Protocol):
@@ -72,10 +73,6 @@ class LineProgress(Progress):
     def line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def warning(self, text: str) -> None:
-        super().warning(text)
-        self.line(text)
-
 
 class BarProgress(Progress):
     """Bars for a terminal."""
@@ -114,10 +111,6 @@ class BarProgress(Progress):
 
     def line(self, text: str) -> None:
         self._console.print(text, highlight=False)
-
-    def warning(self, text: str) -> None:
-        super().warning(text)
-        self.line(text)
 
 
 def _pace(rate: float) -> str:

@@ -7,9 +7,9 @@ key. A section named after a scale (`mini`) holds what is different there, and `
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from lca.backbones import BackboneOptions
 from lca.data.options import DataOptions
@@ -23,15 +23,18 @@ from lca.tuning import TuningOptions, tuners
 DEFAULT_NAMES = {"method": "im", "tuning": "lora"}
 """Sections that name a registered thing, and the thing they mean when they do not say."""
 
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], BeforeValidator(one_of(methods, DEFAULT_NAMES["method"]))]
+AnyTuning = Annotated[SerializeAsAny[TuningOptions], BeforeValidator(one_of(tuners, DEFAULT_NAMES["tuning"]))]
+
 
 class Recipe(Options):
     """One run: everything that influences a number, and where it may not."""
 
     name: str = "run"
     """Names the run folder; not part of what the numbers depend on."""
-    method: SerializeAsAny[MethodOptions] = "im"  # type: ignore[assignment]
+    method: AnyMethod = "im"  # type: ignore[assignment]
     backbone: BackboneOptions = BackboneOptions()
-    tuning: SerializeAsAny[TuningOptions] = "lora"  # type: ignore[assignment]
+    tuning: AnyTuning = "lora"  # type: ignore[assignment]
     training: TrainingOptions = TrainingOptions()
     data: DataOptions = DataOptions()
     seed: int = Field(1993, ge=0, lt=2**32)
@@ -46,7 +49,7 @@ class Recipe(Options):
     a GPU when a task is large enough for that to pay, and never with `exact`."""
     keep_models: Literal["none", "last", "all"] = "last"
     """Which of the models after each task stay in the run folder."""
-    strangers: bool = False
+    ood: bool = False
     """Score the test images of the tasks to come as well, to measure how well unknown things are told. One more pass
     over them after each task."""
     forward_transfer: bool = False
@@ -56,23 +59,15 @@ class Recipe(Options):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_is_published(cls, value: Any) -> Any:
-        """What a recipe leaves open is as the method's own `defaults` say."""
+        """What a recipe leaves open is as the method's own `defaults` say. Earlier versions wrote `strangers` for
+        `ood`."""
         if not isinstance(value, Mapping):
             return value
+        value = {"ood" if key == "strangers" else key: given for key, given in value.items()}
         section = value.get("method", DEFAULT_NAMES["method"])
         named = section.get("name", DEFAULT_NAMES["method"]) if isinstance(section, Mapping) else section
         name = str(getattr(named, "name", named))
         return merge_mappings(methods[name].defaults, value) if name in methods else value
-
-    @field_validator("method", mode="before")
-    @classmethod
-    def _method(cls, value: Any) -> Any:
-        return one_of(methods, DEFAULT_NAMES["method"])(value)
-
-    @field_validator("tuning", mode="before")
-    @classmethod
-    def _tuning(cls, value: Any) -> Any:
-        return one_of(tuners, DEFAULT_NAMES["tuning"])(value)
 
     def dump(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe.model_validate` is its inverse."""
@@ -81,7 +76,7 @@ class Recipe(Options):
     def trunk(self) -> dict[str, Any]:
         """The keys that influence the backbone; the others only change heads and Gaussians on top of it."""
         content = self.dump()
-        for key in ("name", "keep_models", "strangers", "forward_transfer"):
+        for key in ("name", "keep_models", "ood", "forward_transfer"):
             del content[key]
         for key in methods[self.method.name].branch_keys:
             content["method"].pop(key, None)
@@ -126,7 +121,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def of_all_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What the seeds of one classifier have in common: a dumped recipe without the seed, and without what is not meant
     to change a number."""
-    own = {"seed", "name", "device", "keep_models", "strangers", "forward_transfer"}
+    own = {"seed", "name", "device", "keep_models", "ood", "forward_transfer"}
     return {key: value for key, value in recipe.items() if key not in own}
 
 

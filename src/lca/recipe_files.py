@@ -24,7 +24,7 @@ def parse_override(text: str) -> dict[str, Any]:
     """`training.lr=0.02` as a nested mapping; the value is read as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise LcaError(f"--set takes key=value, for example --set training.lr=0.02; came {text!r}")
+        raise LcaError(f"--set takes key=value, for example --set training.lr=0.02; got {text!r}")
     try:
         return nest(key.strip(), yaml.safe_load(value))
     except yaml.YAMLError as error:
@@ -46,7 +46,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise LcaError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
-        raise LcaError(f"{path} must hold a mapping of recipe keys, came {type(content).__name__}")
+        raise LcaError(f"{path} must hold a mapping of recipe keys, got {type(content).__name__}")
     return content
 
 

@@ -79,10 +79,10 @@ def test_quiet_and_set_and_out(lca, recipe, tmp_path):
     ("words", "message"),
     [
         (["--set", "trainin.lr=1"], "unknown key 'trainin'; did you mean 'training'"),
-        (["--set", "training.lr=fast"], "training.lr: .*came 'fast'"),
-        (["--set", "training.epochs=0"], "training.epochs: .*came 0"),
+        (["--set", "training.lr=fast"], "training.lr: .*got 'fast'"),
+        (["--set", "training.epochs=0"], "training.epochs: .*got 0"),
         (["--set", "method=in"], "unknown method 'in'; did you mean .*'im'"),
-        (["--set", "training.lr"], "--set takes key=value, for example --set training.lr=0.02; came 'training.lr'"),
+        (["--set", "training.lr"], "--set takes key=value, for example --set training.lr=0.02; got 'training.lr'"),
         (["--set", "=3"], "--set takes key=value"),
         (["--set", "seed=[1"], "the value is not YAML"),
         (["--set", "data.source=folder:nowhere"], "'nowhere' is none"),
@@ -90,7 +90,7 @@ def test_quiet_and_set_and_out(lca, recipe, tmp_path):
         (["--set", "data.source=digit"], "unknown data source 'digit'; did you mean 'digits'"),
         (["--set", "data.tasks=11"], "data.tasks is 11, but there are only 10 classes"),
         (["--set", "device=gpu"], "unknown device 'gpu'; expected auto, cpu, cuda"),
-        (["--budget", "soon"], "--budget takes a time such as 90s, 9m or 1.5h; came 'soon'"),
+        (["--budget", "soon"], "--budget takes a time such as 90s, 9m or 1.5h; got 'soon'"),
     ],
 )
 def test_mistakes_are_one_readable_message(lca, recipe, words, message):
@@ -106,8 +106,8 @@ def test_mistakes_are_one_readable_message(lca, recipe, words, message):
     ("name", "content", "message"),
     [
         ("mine.yaml", "sed: 3", "mine.yaml: 1 mistake.*unknown key 'sed'; did you mean 'seed'"),
-        ("mine.yaml", "seed: x\ntraining: {lr: -1}", r"2 mistake.*training\.lr: .*came -1.*seed: .*came 'x'"),
-        ("mine.yaml", "- 1", "mine.yaml must hold a mapping of recipe keys, came list"),
+        ("mine.yaml", "seed: x\ntraining: {lr: -1}", r"2 mistake.*training\.lr: .*got -1.*seed: .*got 'x'"),
+        ("mine.yaml", "- 1", "mine.yaml must hold a mapping of recipe keys, got list"),
         ("mine.yaml", "a: [", "mine.yaml cannot be read as YAML"),
         ("mine.yaml", "extends: bets", "there is no recipe 'bets'; did you mean 'best'"),
         ("mine.yaml", "backbone: {weights: gone.safetensors}", "gone.safetensors"),

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     """Runs of several kinds, for reading only."""
     folder = tmp_path_factory.mktemp("runs")
     with tiny.tiny_backbone():
-        run(tiny.recipe(BASE.dump(), strangers=True, forward_transfer=True), folder / "im")
+        run(tiny.recipe(BASE.dump(), ood=True, forward_transfer=True), folder / "im")
         run(tiny.recipe(BASE.dump(), seed=6), folder / "im-6")
         run(tiny.recipe(BASE.dump(), {"method": {"name": "joint"}}), folder / "joint")
         run(tiny.recipe(BASE.dump(), {"method": {"name": "finetune"}}), folder / "finetune")
@@ -58,7 +58,7 @@ def test_everything_is_shown(lca, folder):
 def test_what_was_not_measured_is_said(lca, folder):
     out = lca("metrics", folder / "im-6", "--branch", "best", "--draws", 20)[1]
     assert "forward transfer                    - (not measured: forward_transfer is false in the recipe)" in out
-    assert "unknown detection                   - (not measured: strangers is false" in out
+    assert "unknown detection                   - (not measured: ood is false" in out
     assert ": none" not in out
 
 

@@ -320,14 +320,14 @@ def test_evaluate(lca, model, tmp_path):
     facts = json.loads(lca("evaluate", "model", test, "--json", "--quiet")[1])
     paths = [path for name in ("0", "1") for path in sorted((test / name).iterdir())]
     right = sum(path.parent.name == answer.label for path, answer in zip(paths, answers(model, paths), strict=True))
-    assert (facts["images"], facts["right"], facts["strangers"]) == (10, right, 4)
+    assert (facts["images"], facts["right"], facts["ood"]) == (10, right, 4)
     code, out, _ = lca("evaluate", "model", test)
     assert code == 0
     assert f"({right} of 10)" in out
     assert "4 images of classes it never learnt" in out
 
 
-def test_evaluate_strangers_only(lca, model, tmp_path):
+def test_evaluate_ood_images_only(lca, model, tmp_path):
     test = digits(tmp_path / "test", {"7": 4})
     code, out, _ = lca("evaluate", "model", test)
     assert code == 0

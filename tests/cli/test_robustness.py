@@ -62,7 +62,7 @@ def test_progress_counts_what_the_model_is_asked(lca, model, monkeypatch):
             told[what] = [total, 0]
             yield lambda units: told[what].__setitem__(1, told[what][1] + units)
 
-    monkeypatch.setattr("lca.progress.choose_progress", lambda quiet: Progress() if quiet else Told())
+    monkeypatch.setattr("lca.cli.robustness.choose_progress", lambda quiet=False: Progress() if quiet else Told())
     words = ("photos", "--only", "fog", "--severity", "1", "--only", "tilt", "--only", "translate")
     assert lca("robustness", "model", *words)[0] == 0
     assert told["robustness"] == [1 + 1 + 31 + 16] * 2

@@ -19,7 +19,7 @@ def _tiny():
 
 @pytest.mark.parametrize("name", list(methods))
 def test_figures_follow_from_the_predictions(tmp_path, name):
-    run(tiny.recipe(method=tiny.method_section(name), strangers=True, forward_transfer=True), tmp_path / "run")
+    run(tiny.recipe(method=tiny.method_section(name), ood=True, forward_transfer=True), tmp_path / "run")
     results = read_json(tmp_path / "run" / "results.json")
     predictions = load_file(tmp_path / "run" / "predictions.safetensors")
     labels, sizes = predictions.pop("labels"), results["data"]["task_sizes"]
@@ -42,11 +42,11 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
             assert_within_tasks(known, prediction, seen, ends)
             within.append(100 * accuracy_score(seen, known))
             errors.append(calibration_error(confidence, prediction == seen))
-            strangers = predictions.get(f"{task}/{branch}/strangers")
-            assert (strangers is None) == (unknown is None or task == len(sizes) - 1)
-            if strangers is not None:
-                assert len(strangers) == (labels >= end).sum()
-                detected.append(detection(unknown, strangers))
+            ood = predictions.get(f"{task}/{branch}/ood")
+            assert (ood is None) == (unknown is None or task == len(sizes) - 1)
+            if ood is not None:
+                assert len(ood) == (labels >= end).sum()
+                detected.append(detection(unknown, ood))
             right = [int((prediction[seen == label] == label).sum()) for label in range(end)]
             assert found["correct"][task] == right
             weighted.append(100 * accuracy_score(seen, prediction))
@@ -58,10 +58,10 @@ def test_figures_follow_from_the_predictions(tmp_path, name):
         assert metrics["calibration"]["after_each_task"] == pytest.approx(errors, abs=1e-4)
         assert_reliability(metrics["calibration"]["reliability"], len(labels), weighted[-1])
         if detected:
-            area, known_first, strangers_first = np.mean(detected, axis=0)
+            area, known_first, ood_first = np.mean(detected, axis=0)
             assert metrics["unknown_detection"]["auroc"] == pytest.approx(area)
             assert metrics["unknown_detection"]["fpr95_known_positive"] == pytest.approx(known_first)
-            assert metrics["unknown_detection"]["fpr95_stranger_positive"] == pytest.approx(strangers_first)
+            assert metrics["unknown_detection"]["fpr95_ood_positive"] == pytest.approx(ood_first)
         else:
             assert metrics["unknown_detection"] is None
         if methods[name].info.needs_all_data:
@@ -114,7 +114,7 @@ def assert_confusions(most_confused, labels, prediction, order):
     assert [times for *_, times in most_confused] == sorted(wrong[wrong > 0], reverse=True)[:10]
 
 
-STORED = ("prediction", "confidence", "unknown", "prediction within task", "strangers")
+STORED = ("prediction", "confidence", "unknown", "prediction within task", "ood")
 NEXT = ("next task", "next task, pretrained")
 
 
@@ -134,8 +134,8 @@ def calibration_error(confidence, right, bins=15):
     return 100 * sum(gaps) / len(confidence)
 
 
-def detection(unknown, strangers):
-    """AUROC, and the false positive rates at 95 % true ones with known images and with strangers as positives."""
-    truth, scores = np.repeat([0, 1], [len(unknown), len(strangers)]), np.concatenate([unknown, strangers])
+def detection(unknown, ood):
+    """AUROC, and the false positive rates at 95 % true ones with known images and with OOD images as positives."""
+    truth, scores = np.repeat([0, 1], [len(unknown), len(ood)]), np.concatenate([unknown, ood])
     rates = [roc_curve(*each, drop_intermediate=False)[:2] for each in ((1 - truth, -scores), (truth, scores))]
     return [100 * roc_auc_score(truth, scores), *(100 * false[(true >= 0.95).argmax()] for false, true in rates)]

@@ -61,8 +61,9 @@ def test_a_card_says_everything_and_does_not_contradict_itself(name):
     assert card["view"]["centre_crop"] == (1.0 if name.startswith("cifar") else 0.875)
     assert len(card.get("names", [None] * card["classes"])) == card["classes"]
     for split in card["splits"].values():
-        assert {"layout", "train", "test", "tree"} <= split.keys()
-        assert card.get("download") or split["get"]
+        assert {"layout", "train", "test"} <= split.keys()
+        assert ("tree" in split) != (split["layout"] == "class_folders"), "class folders are described once"
+        assert card.get("download") or split.get("archive") or split["get"]
         for seed, row in split.get("per_task", {}).items():
             assert seed in (1993, 1994, 1995)
             assert len(row) == card["tasks"]
@@ -551,7 +552,7 @@ def test_verify_without_all_classes(tmp_path):
 def test_a_count_of_which_two_are_possible():
     tests = [3, 4, 5, 6]
     files = {part: {f"c{label}": [None] * count for label, count in enumerate(tests)} for part in ("train", "test")}
-    listing = Listing("x", "s", None, tuple(files["test"]), files)
+    listing = Listing("s", None, tuple(files["test"]), files)
     card = {"classes": 4, "tasks": 2}
     came = expected_counts(tests, 5, [2, 2])
 

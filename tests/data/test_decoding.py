@@ -19,10 +19,10 @@ from lca.data import decoding
 from lca.data.decoding import (
     FORMATS,
     SUFFIXES,
+    Decoded,
     LeftOut,
     UnreadableImage,
     decode,
-    decode_all,
     is_image,
     printable,
     unreadable_images,
@@ -43,6 +43,12 @@ def smooth(width, height):
 def shown(decoded):
     """As Pillow and NumPy have it: (h, w, 3)."""
     return decoded.permute(1, 2, 0).numpy()
+
+
+def decode_all(images, size, progress):
+    """The pixels of every image, or why it was left out."""
+    read = decoding.read_all(images, size, progress)
+    return [each.pixels if isinstance(each, Decoded) else each for each in read]
 
 
 def colour(decoded, row=0, column=0):

@@ -28,19 +28,19 @@ def test_all_of_it_by_hand():
         # bins of 1/15: 0.9 | 0.6 | 0.5 | 0.8 | 0.4, one answer each
         "calibration_error": pytest.approx(100 * (0.1 + 0.6 + 0.5 + 0.2 + 0.4) / 5, abs=1e-4),
         "called_unknown": 20.0,
-        "strangers": 3,
-        "strangers_called_unknown": pytest.approx(200 / 3),
+        "ood": 3,
+        "ood_called_unknown": pytest.approx(200 / 3),
         "by_class": {"dog": [1, 2], "cat": [1, 3]},
         "confusions": [["cat", "dog", 2], ["dog", "owl", 1]],
     }
     assert list(found["by_class"]) == ["dog", "cat"], "in the order they were learnt"
 
 
-def test_only_strangers_or_none_or_nothing():
-    strangers = Evaluation(ANSWERS[5:], ("dog",)).as_json()
-    assert (strangers["accuracy"], strangers["calibration_error"], strangers["called_unknown"]) == (None, None, None)
+def test_only_ood_images_or_none_or_nothing():
+    ood = Evaluation(ANSWERS[5:], ("dog",)).as_json()
+    assert (ood["accuracy"], ood["calibration_error"], ood["called_unknown"]) == (None, None, None)
     known = Evaluation(ANSWERS[:2], ("cat", "dog")).as_json()
-    assert (known["strangers"], known["strangers_called_unknown"]) == (0, None)
+    assert (known["ood"], known["ood_called_unknown"]) == (0, None)
     assert Evaluation([], ("cat",)).as_json()["images"] == 0
 
 

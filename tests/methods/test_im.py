@@ -454,13 +454,13 @@ def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
     assert differ(memory.means()[0], old[0].mean) == (model != "none")
 
 
-def test_unknown_scores_are_larger_for_strangers(run, make_images):
+def test_unknown_scores_are_larger_for_ood_images(run, make_images):
     method, _ = run({"align": ["none", {**ALIGN, "name": "a"}]}, tasks=TASKS[:2], per_class=10)
     images = make_images(("a", "b", "c", "d"), 5, seed=5)
     known = extract(method.setting.extractor, images, Progress(), "x")
-    strangers = known + 20
+    ood = known + 20
     assert "none" not in method.unknown_scores(known)
-    assert method.unknown_scores(known)["a"].max() < method.unknown_scores(strangers)["a"].min()
+    assert method.unknown_scores(known)["a"].max() < method.unknown_scores(ood)["a"].min()
 
 
 # The state

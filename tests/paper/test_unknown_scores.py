@@ -11,7 +11,7 @@ from paper import unknown
 
 
 def test_the_study_of_unknown_scores_uses_what_models_use():
-    """The first score is the one that runs store; far strangers lie at right angles to all that is known."""
+    """The first score is the one that runs store; far OOD images lie at right angles to all that is known."""
     random = torch.Generator().manual_seed(0)
     labels, places = torch.arange(5).repeat_interleave(30), 6 * torch.eye(8)
     train, asked = (places[labels] + torch.randn(150, 8, generator=random) for _ in range(2))

@@ -107,7 +107,7 @@ def seeds(tmp_path_factory):
         training={"epochs": 1},
         data={"tasks": [3, 3, 4]},
         keep_models="none",
-        strangers=True,
+        ood=True,
     ).dump()
     cells = expand({**content, "grid": {"seed": [5, 6]}, "cells": [{"label": "im"}]})
     cells += expand({**content, "method": {"name": "joint"}, "cells": [{"label": "joint"}]})

@@ -48,7 +48,7 @@ def test_runs_of_one_recipe_are_seeds(pack):
         {"name": "other"},
         {"device": "cuda"},
         {"keep_models": "all"},
-        {"strangers": True},
+        {"ood": True},
         {"forward_transfer": True},
     ],
 )

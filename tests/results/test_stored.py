@@ -7,7 +7,8 @@ from sklearn.metrics import accuracy_score
 
 from lca.errors import LcaError
 from lca.files import load_tensors, save_tensors, write_json
-from lca.results.metrics import metrics_of
+from lca.recipe import validate_recipe
+from lca.results.metrics import follow, metrics_of
 from lca.results.stored import StoredAnswers, read_run
 
 # Tasks {cat, dog} and {owl, fox, elk}; 2, 3, 1, 2 and 1 test images.
@@ -19,7 +20,7 @@ AFTER = [
         "b/confidence": torch.tensor([0.75, 0.75, 0.75, 1.0, 1.0]),
         "b/prediction within task": torch.tensor([0, 1, 1, 1, 0]).int(),
         "b/unknown": torch.tensor([1.0, 2.0, 1.0, 2.0, 5.0]),
-        "b/strangers": torch.tensor([9.0, 5.0, 3.0, 0.0]),
+        "b/ood": torch.tensor([9.0, 5.0, 3.0, 0.0]),
         "next task": torch.tensor([0, 1, 1, 0]).int(),
         "next task, pretrained": torch.tensor([0, 0, 1, 0]).int(),
         "other/prediction": torch.zeros(5).int(),
@@ -32,6 +33,16 @@ AFTER = [
         "other/prediction": torch.zeros(9).int(),
     },
 ]
+
+
+def test_files_of_earlier_versions_write_strangers_for_ood():
+    assert validate_recipe({"strangers": True}).ood
+    earlier = [{key.replace("/ood", "/strangers"): each for key, each in part.items()} for part in AFTER]
+    metric = metrics_of(answers(after=earlier))["unknown_detection"]
+    assert metric == metrics_of(answers())["unknown_detection"]
+    assert metric is not None
+    stored = {"fpr95_stranger_positive" if key == "fpr95_ood_positive" else key: each for key, each in metric.items()}
+    assert follow(stored, "fpr95_ood_positive") == follow(metric, "fpr95_ood_positive")
 
 
 def answers(branch="b", after=AFTER):
@@ -58,10 +69,10 @@ def test_all_of_it_by_hand():
     assert metrics["calibration"]["error"] == metrics["calibration"]["after_each_task"][-1]
     filled = [each for each in metrics["calibration"]["reliability"] if each["images"]]
     assert [(each["images"], each["accuracy"]) for each in filled] == [(8, 50.0), (1, 0.0)]
-    # strangers 9, 5, 3, 0 against known 1, 2, 1, 2, 5: won 5 + 4 + 4 + 0 of 20, one pair equal
+    # OOD images 9, 5, 3, 0 against known 1, 2, 1, 2, 5: won 5 + 4 + 4 + 0 of 20, one pair equal
     assert metrics["unknown_detection"]["auroc"] == pytest.approx(100 * 13.5 / 20)
     assert metrics["unknown_detection"]["fpr95_known_positive"] == 75
-    assert metrics["unknown_detection"]["fpr95_stranger_positive"] == 100
+    assert metrics["unknown_detection"]["fpr95_ood_positive"] == 100
     assert metrics["unknown_detection"]["after_each_task"]["auroc"] == [metrics["unknown_detection"]["auroc"]]
     # owl, fox, fox, elk are 0, 1, 1, 2 of the second task
     assert metrics["forward_transfer"] == {"mean": 25.0, "reached": [75.0], "pretrained": [50.0]}
@@ -122,8 +133,8 @@ def test_detection_is_averaged_over_the_tasks():
         [1, 1, 1],
         torch.tensor([0, 1, 2]),
         [
-            {"unknown": torch.tensor([1.0]), "strangers": torch.tensor([2.0, 3.0])},
-            {"unknown": torch.tensor([1.0, 4.0]), "strangers": torch.tensor([3.0])},
+            {"unknown": torch.tensor([1.0]), "ood": torch.tensor([2.0, 3.0])},
+            {"unknown": torch.tensor([1.0, 4.0]), "ood": torch.tensor([3.0])},
             {},
         ],
     )
@@ -143,7 +154,7 @@ def test_a_next_task_of_one_class_says_nothing():
     ("name", "metric"),
     [
         ("within task", "task_known"),
-        ("strangers", "unknown_detection"),
+        ("ood", "unknown_detection"),
         ("next task", "forward_transfer"),
         ("pretrained", "forward_transfer"),
     ],
@@ -155,7 +166,7 @@ def test_what_was_not_stored_is_not_made_up(name, metric):
     assert metrics == all_of_it
 
 
-def test_a_single_task_has_no_strangers_and_no_next_task():
+def test_a_single_task_has_no_ood_images_and_no_next_task():
     alone = StoredAnswers.of_branch("b", CLASSES[:2], [2], LABELS[:5], AFTER[:1])
     assert alone.unknown_detection() is None
     assert alone.forward_transfer() is None

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from lca.report import ranking, terminal
+from lca.report.formats import as_markdown
 from lca.report.tables import OVERALL, SHOWN, legend, overall_table, pivot_table, results_table
 from lca.results.classifiers import classifiers
 from lca.results.reading import Run
@@ -19,7 +20,7 @@ def by_set(pairs):
 
 
 def markdown(pairs):
-    return terminal.markdown(by_set(pairs))
+    return as_markdown(by_set(pairs), style=SHOWN)
 
 
 def pivot(pairs):

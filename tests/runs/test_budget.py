@@ -26,5 +26,5 @@ def test_no_budget_is_never_spent(monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5 days", "1h30m", "m", "1,5h", "nan"])
 def test_what_is_no_time_is_refused(text):
-    with pytest.raises(LcaError, match=r"--budget takes a time such as 90s, 9m or 1\.5h; came"):
+    with pytest.raises(LcaError, match=r"--budget takes a time such as 90s, 9m or 1\.5h; got"):
         Budget.parse(text)

@@ -1,14 +1,18 @@
 """The run folder and the experiment loop."""
 
+import importlib
 import json
 import logging
 import multiprocessing
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -18,10 +22,11 @@ from lca.classifier import ContinualClassifier
 from lca.device import sources_hash
 from lca.errors import LcaError
 from lca.files import has_state, load_state, read_json
+from lca.progress import Progress
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.runs.folder import RunFolder
-from lca.runs.trunks import ROOMS, TrunkCache
+from lca.runs.trunks import ROOMS, TrunkCache, foreign_code
 
 QUICK_IM = tiny.recipe(method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1})
 
@@ -104,6 +109,17 @@ def test_another_recipe_is_refused_in_the_middle_too(tmp_path):
         run(tiny.recipe(QUICK_IM.dump(), training={"epochs": 2}), tmp_path / "run")
 
 
+def test_a_run_that_an_earlier_version_began_goes_on(tmp_path):
+    with pytest.raises(BudgetSpent):
+        run(QUICK_IM, tmp_path / "run", budget=Budget(0))
+    written = tmp_path / "run" / "recipe.yaml"
+    recipe = yaml.safe_load(written.read_text())
+    recipe["strangers"] = recipe.pop("ood")
+    recipe["method"]["merge"]["keep"] = 0.2  # the options of all operators stood in one section
+    written.write_text(yaml.safe_dump(recipe))
+    assert run(QUICK_IM, tmp_path / "run")["branches"]
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "holiday.jpg").write_text("mine")
     with pytest.raises(LcaError, match="exists and is no run folder"):
@@ -157,7 +173,6 @@ def test_a_kept_model_predicts_what_the_run_says(finished):
     model = ContinualClassifier.load(finished / "models" / "task-03")
     data = load_file(finished / "predictions.safetensors")
     from lca.data.sources import load_source
-    from lca.progress import Progress
 
     test = load_source(QUICK_IM.data, 5, 16, Progress()).test.of_classes(model.classes)
     assert torch.equal(test.labels.int(), data["labels"])
@@ -249,7 +264,6 @@ def test_other_branches_on_a_stored_trunk_train_nothing(tmp_path, finished):
 )
 def test_the_key_of_a_trunk(tmp_path, changes, same):
     from lca.data.sources import load_source
-    from lca.progress import Progress
 
     def key(chosen):
         source = load_source(chosen.data, chosen.seed, 16, Progress())
@@ -274,6 +288,7 @@ def package(tmp_path):
         ("cli/runs.py", True),
         ("runs/experiment.py", True),
         ("classifier.py", True),
+        ("heads/alignment.py", True),
         ("training/loop.py", False),
         ("heads/growing.py", False),
         ("features.py", False),
@@ -288,15 +303,44 @@ def test_an_edit_discards_trunks_only_where_they_are_computed(package, edited, s
     assert sources_hash(package=package) != whole
 
 
+@pytest.mark.parametrize(
+    ("module", "file"), [("lca_stranger.part", "lca_stranger/part.py"), ("lca_strange_file", "lca_strange_file.py")]
+)
+def test_an_edit_of_another_package_discards_the_trunks_of_what_it_brings(tmp_path, monkeypatch, module, file):
+    source = tmp_path / "site" / file
+    source.parent.mkdir(parents=True)
+    if "/" in file:
+        (source.parent / "__init__.py").touch()
+    source.write_text("class Part:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    part = importlib.import_module(module).Part()
+    before = foreign_code(part)
+    assert list(before) == [module.partition(".")[0]]
+    sources_hash.cache_clear()
+    assert foreign_code(part, Progress(), None) == before, "our own code is hashed by rooms"
+    source.write_text("class Part:\n    edited = True\n")
+    sources_hash.cache_clear()
+    assert foreign_code(part) != before
+
+
+def test_nobody_shares_the_trunk_of_what_was_typed_in(monkeypatch):
+    monkeypatch.setitem(sys.modules, "typed", ModuleType("typed"))
+    part = type("Part", (), {"__module__": "typed"})()
+    assert foreign_code(part) != foreign_code(part)
+
+
 def test_what_computes_a_trunk_needs_no_other_room():
-    """Besides those that change no number: errors, options, files and what shows progress."""
+    """Besides those that change no number, errors, options, files and what shows progress, and what follows the trunk:
+    the branches, and FeTrIL's training of heads, which has no trunk to share."""
     package = Path(lca.__file__).parent
     assert all((package / room).exists() for room in ROOMS)
     files = [path for room in ROOMS for path in [package / room, *(package / room).rglob("*.py")] if path.is_file()]
     lines = {line.strip() for path in files for line in path.read_text().splitlines()}
-    needed = {line.split()[1].split(".")[1] for line in lines if line.startswith(("from lca.", "import lca."))}
-    others = needed - {room.removesuffix(".py") for room in ROOMS}
-    assert others <= {"errors", "files", "options", "progress", "registry"}
+    needed = {line.split()[1].removeprefix("lca.") for line in lines if line.startswith(("from lca.", "import lca."))}
+    rooms = tuple(room.removesuffix(".py").replace("/", ".") for room in ROOMS)
+    others = {name for name in needed if not any(f"{name}.".startswith(f"{room}.") for room in rooms)}
+    branches = {"heads.branch", "heads.branches", "heads.alignment"}
+    assert others <= {"errors", "files", "options", "progress", "registry", *branches}
 
 
 def test_exact_mode_computes_with_deterministic_algorithms(tmp_path, finished):

@@ -1,4 +1,4 @@
-"""What a run stores beside its predictions: answers within the task, strangers, and the next task's nearest means."""
+"""What a run stores beside its predictions: answers within the task, OOD images, and the next task's nearest means."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from lca.runs.experiment import run
 PLAIN = tiny.recipe(
     method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1}, keep_models="all"
 )
-MEASURED = tiny.recipe(PLAIN.dump(), strangers=True, forward_transfer=True)
+MEASURED = tiny.recipe(PLAIN.dump(), ood=True, forward_transfer=True)
 ENDS = [3, 4, 6, 10]
 
 
@@ -46,7 +46,7 @@ def test_measuring_changes_nothing_else(tmp_path, measured):
     plain, more = (load_file(folder / "predictions.safetensors") for folder in (tmp_path / "run", measured))
     assert all(torch.equal(plain[name], more[name]) for name in plain)
     assert set(more) - set(plain) == {
-        f"{task}/{name}" for task in range(3) for name in ("best/strangers", "next task", "next task, pretrained")
+        f"{task}/{name}" for task in range(3) for name in ("best/ood", "next task", "next task, pretrained")
     }
     plain, more = (read_json(folder / "results.json")["branches"] for folder in (tmp_path / "run", measured))
     for branch in ("none", "best"):
@@ -57,21 +57,21 @@ def test_measuring_changes_nothing_else(tmp_path, measured):
         assert first == second
 
 
-@pytest.mark.parametrize("option", ["strangers", "forward_transfer"])
+@pytest.mark.parametrize("option", ["ood", "forward_transfer"])
 def test_each_can_be_asked_alone(tmp_path, option):
     results = run(tiny.recipe(PLAIN.dump(), {option: True}, data={"tasks": 2}), tmp_path / "run")
     metrics = results["branches"]["best"]["metrics"]
-    assert (metrics["unknown_detection"] is not None) == (option == "strangers")
+    assert (metrics["unknown_detection"] is not None) == (option == "ood")
     assert (metrics["forward_transfer"] is not None) == (option == "forward_transfer")
 
 
-def test_strangers_are_the_images_of_later_tasks(measured, models, source):
+def test_ood_images_are_the_images_of_later_tasks(measured, models, source):
     data = load_file(measured / "predictions.safetensors")
     order = read_json(measured / "results.json")["data"]["class_order"]
     for task, end in enumerate(ENDS[:-1]):
         later = source.test.of_classes(order[end:])
         scores = models[task].method.unknown_scores(models[task].features(later))["best"]
-        assert scores == pytest.approx(data[f"{task}/best/strangers"], rel=1e-4)
+        assert scores == pytest.approx(data[f"{task}/best/ood"], rel=1e-4)
 
 
 def test_answers_within_the_task(measured, models, source):
@@ -131,8 +131,8 @@ def test_measuring_shares_the_trunk(tmp_path, measured):
 
 
 @pytest.mark.parametrize("name", ["joint", "finetune", "simplecil"])
-def test_methods_without_strangers_or_transfer(tmp_path, name):
-    metrics = run(tiny.recipe(method=name, strangers=True, forward_transfer=True), tmp_path / "run")["branches"]
+def test_methods_without_ood_or_transfer(tmp_path, name):
+    metrics = run(tiny.recipe(method=name, ood=True, forward_transfer=True), tmp_path / "run")["branches"]
     metrics = metrics["default"]["metrics"]
     assert metrics["unknown_detection"] is None
     if name == "joint":

@@ -263,7 +263,7 @@ def test_cells_that_a_table_would_mix_are_refused():
         LcaError, match=r"'finetune' differ in more than the seed \(training.lr: 0.1 -> 0.2\); give each"
     ):
         expand(small(cells=[{"seed": 1, "training": {"lr": 0.1}}, {"seed": 2, "training": {"lr": 0.2}}]))
-    assert len(expand(small(cells=[{"seed": 1}, {"seed": 2, "device": "cpu", "strangers": True}]))) == 2
+    assert len(expand(small(cells=[{"seed": 1}, {"seed": 2, "device": "cpu", "ood": True}]))) == 2
 
 
 def test_shards_in_one_folder_share_one_pack(tmp_path):
@@ -286,7 +286,7 @@ def test_results_of_a_pack_are_taken_over(tmp_path, monkeypatch):
     cells = expand(small(grid={"seed": [1, 2]}))
     first = sweep(cells, tmp_path / "first", only=cells[:1])
     recipe = {**first.cells[0].recipe}
-    del recipe["strangers"]  # as if it had not been an option then
+    del recipe["ood"]  # as if it had not been an option then
     older = with_results(first, recipe=recipe, key="of other options")
     seen = ran(monkeypatch)
     packed = sweep(cells, tmp_path / "second", reuse=[older])

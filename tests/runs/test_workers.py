@@ -129,7 +129,7 @@ def test_workers_share_the_cells_of_a_sweep_started_from_python(tmp_path, monkey
     assert (name, len(cells)) == ("simplecil", 3)
     news = Lines()
     packed = sweep(cells, tmp_path, progress=news, workers=2)
-    assert [cell["status"] for cell in packed["cells"]] == ["finished"] * 3
+    assert [cell.state for cell in packed.cells] == ["finished"] * 3
     assert 1 <= sum(line.startswith("cell ") for line in news.lines) <= 2, "the worker ran the others"
 
 

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 import lca
-from lca.cli import datasets, diagnosis, lists, models, report, results, robustness, runs, ship, theory
-from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph
+from lca.cli import datasets, lists, models, paper, report, results, robustness, runs, ship
+from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph, with_examples
 from lca.errors import LcaError
 
 VERBS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ VERBS: dict[str, dict[str, Any]] = {
         "operators": lists.operators_command,
         "backbones": lists.backbones_command,
     },
-    "Paper": {"theory": theory.theory_command, "diagnose": diagnosis.diagnose_command},
+    "Paper": {"theory": paper.theory_command, "diagnose": paper.diagnose_command},
 }
 """The groups of the help and the verbs in each: functions, or apps with verbs of their own."""
 
@@ -74,7 +74,7 @@ for panel, verbs in VERBS.items():
         if isinstance(verb, typer.Typer):
             app.add_typer(verb, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(verb)
+            app.command(name, rich_help_panel=panel)(with_examples(verb))
 
 
 def _show_version(asked: bool) -> None:

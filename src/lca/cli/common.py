@@ -1,14 +1,18 @@
 """What the verbs share: exit codes, options, and the look whether a folder is a model."""
 
+import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from lca.errors import LcaError
+
+V = TypeVar("V", bound=Callable[..., Any])
 
 SOME_FAILED, INPUT_OUTPUT, BUDGET_SPENT, INTERRUPTED, READER_GONE = 1, 74, 75, 130, 141
 
@@ -38,6 +42,12 @@ def interruptible(outcome: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"\ninterrupted; {outcome}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def with_examples(verb: V) -> V:
+    """Make every example of a docstring a paragraph of its own, or the help would join their lines."""
+    verb.__doc__ = re.sub(r"(?<!\n)\n(?=  \S)", "\n\n", inspect.cleandoc(verb.__doc__ or ""))
+    return verb
 
 
 def first_paragraph(text: str | None) -> str:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lca.cli.common import SOME_FAILED, Quiet, first_paragraph
+from lca.cli.common import SOME_FAILED, Quiet, first_paragraph, with_examples
 from lca.cli.lists import entry
+from lca.progress import choose_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,27 +16,23 @@ if TYPE_CHECKING:
     from lca.data.verification import Finding
 
 Name = Annotated[str, typer.Argument(help="A benchmark of `lca datasets`, for example cifar100.")]
-Split = Annotated[str | None, typer.Option("--split", help="A named split: official or revisitingcil of cub200.")]
+Split = Annotated[str | None, typer.Option(help="A named split: official or revisitingcil of cub200.")]
 
 datasets = typer.Typer(rich_markup_mode=None)
 
 
 @datasets.callback(invoke_without_command=True)
+@with_examples
 def list_command(context: typer.Context) -> None:
     """List the data sources a run can name in `data.source`; get and verify the benchmarks.
 
     Without PATH, `data.source=NAME` and the commands below mean the folder NAME in the one that LCA_DATA names.
 
     Examples:
-
       lca datasets
-
       lca datasets get cifar100 --to data/cifar100
-
       lca datasets verify cifar100 data/cifar100
-
       lca run best --set data.source=cifar100:data/cifar100
-
       lca run best --set data.source=folder:photos
     """
     if context.invoked_subcommand is None:
@@ -46,10 +43,11 @@ def list_command(context: typer.Context) -> None:
 
 
 @datasets.command("get")
+@with_examples
 def get_command(
     name: Name,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="PATH", help="Folder for it.", show_default="$LCA_DATA/NAME")
+        Path | None, typer.Option(metavar="PATH", help="Folder for it.", show_default="$LCA_DATA/NAME")
     ] = None,
     split: Split = None,
     quiet: Quiet = False,
@@ -60,16 +58,12 @@ def get_command(
     the unpacked data set is verified.
 
     Examples:
-
       lca datasets get cifar100 --to data/cifar100
-
       lca datasets get cub200 --split revisitingcil --to data/cub200
-
       LCA_DATA=data lca datasets get imagenet_r
     """
     from lca.data.benchmarks import benchmark_card, place
     from lca.data.downloads import ByHand, get
-    from lca.progress import choose_progress
 
     benchmark_card(name)
     target = place(name, str(to or ""), "--to PATH")
@@ -83,6 +77,7 @@ def get_command(
 
 
 @datasets.command("verify")
+@with_examples
 def verify_command(
     name: Name,
     path: Annotated[Path | None, typer.Argument(help="Its folder.", show_default="$LCA_DATA/NAME")] = None,
@@ -92,34 +87,27 @@ def verify_command(
 ) -> None:
     """Check layout, classes and counts of a benchmark, and the published test counts of its tasks.
 
-    Says what is wrong where, with what was expected and what came; exit code 1 if anything is.
+    Says what is wrong where, with what was expected and what was found; exit code 1 if anything is.
 
     Examples:
-
       lca datasets verify cub200 data/cub200
-
       lca datasets verify imagenet_r data/imagenet-r --images
     """
     from lca.data.benchmarks import benchmark_card, place
     from lca.data.verification import verify
-    from lca.progress import choose_progress
 
     benchmark_card(name)
     _tell(verify(name, place(name, str(path or ""), "`verify NAME PATH`"), split, choose_progress(quiet), images))
 
 
-def cache_command(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
-) -> None:
+def cache_command(clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False) -> None:
     """Show the decoded images that are kept on disk, so that large sets are decoded once.
 
     They lie in $LCA_CACHE (by default `lca/images` in your cache folder) and take at most $LCA_CACHE_GB gigabytes (by
     default 20; 0 keeps none). The least recently used go first.
 
     Examples:
-
       lca cache
-
       lca cache --clear
     """
     from lca.data import cache

@@ -25,22 +25,18 @@ DEFAULT_BACKBONE = "vit_pico_patch8_64"
 def methods_command(
     method: Annotated[str | None, typer.Argument(help="Show this one with its options.")] = None,
     backbone: Annotated[
-        str, typer.Option("--backbone", metavar="NAME", help="Count what is stored on this backbone.")
+        str, typer.Option(metavar="NAME", help="Count what is stored on this backbone.")
     ] = DEFAULT_BACKBONE,
-    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Images of a class, for that.")] = 100,
+    images: Annotated[int, typer.Option(metavar="N", min=1, help="Images of a class, for that.")] = 100,
 ) -> None:
     """List the methods: the ways to keep learning, and what each costs with its default options.
 
     What is stored besides the backbone is counted after ten tasks of ten classes.
 
     Examples:
-
       lca methods
-
       lca methods ease
-
       lca methods --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --images 500
-
       lca run ease --set data.source=folder:photos
     """
     from lca.instruments.costs import stored_bytes
@@ -106,17 +102,14 @@ def _size(count: int) -> str:
 
 def tuners_command(
     backbone: Annotated[
-        str | None, typer.Option("--backbone", metavar="NAME", help="Count the trained parameters on this backbone.")
+        str | None, typer.Option(metavar="NAME", help="Count the trained parameters on this backbone.")
     ] = None,
 ) -> None:
     """List the tuners: what is trained of the backbone.
 
     Examples:
-
       lca tuners
-
       lca tuners --backbone vit_base_patch16_224.augreg_in21k_ft_in1k
-
       lca learn my-model photos --set tuning=adapter
     """
     from lca.tuning import tuners
@@ -139,9 +132,7 @@ def operators_command() -> None:
     """List the merge operators: how the tuned tensors of a new task enter the running merge.
 
     Examples:
-
       lca operators
-
       lca run best --set method.merge.operator=max_abs
     """
     from lca.merging.operators import operators
@@ -152,15 +143,13 @@ def operators_command() -> None:
 
 def backbones_command(
     search: Annotated[
-        str | None, typer.Option("--search", metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
+        str | None, typer.Option(metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
     ] = None,
 ) -> None:
     """List backbones: the embedded ones, some of timm's, or with --search all of timm's that can be used.
 
     Examples:
-
       lca backbones
-
       lca backbones --search '*dinov2*'
     """
     if search is not None:
@@ -190,7 +179,6 @@ def recipes_command() -> None:
     """List the recipes that come with the package.
 
     Example:
-
       lca recipes
     """
     from lca.recipe_files import recipe_names, recipe_summary

@@ -12,31 +12,24 @@ import typer
 from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
+from lca.progress import Progress, choose_progress
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
     from lca.history import Lesson
-    from lca.progress import Progress
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
-Weights = Annotated[
-    Path | None, typer.Option("--weights", metavar="FILE", help="The backbone's weights, a safetensors file.")
-]
-Device = Annotated[
-    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:1; by default as the model was made.")
-]
+Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; by default as the model was made.")]
 UnknownAt = Annotated[
     float,
     typer.Option(
-        "--unknown-at",
         min=0,
         max=100,
         help="Call an image unknown when it lies farther from every class than this share of the known images, in %.",
     ),
 ]
-Branch = Annotated[
-    str | None, typer.Option("--branch", help="Which of the model's classifiers answers; the last by default.")
-]
+Branch = Annotated[str | None, typer.Option(help="Which of the model's classifiers answers; the last by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CHUNK = 64
@@ -47,17 +40,15 @@ def learn_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made if it is new.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
     backbone: Annotated[
-        str | None,
-        typer.Option("--backbone", metavar="NAME", help="For a new model: one of `lca backbones`, or any timm tag."),
+        str | None, typer.Option(metavar="NAME", help="For a new model: one of `lca backbones`, or any timm tag.")
     ] = None,
     weights: Weights = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", metavar="NAME", help="For a new model: how it learns; `best` by default.")
+        str | None, typer.Option(metavar="NAME", help="For a new model: how it learns; `best` by default.")
     ] = None,
-    overrides: Overrides = [],  # noqa: B006  # typer copies it
+    overrides: Overrides = [],
     held_out: Annotated[
-        float,
-        typer.Option("--held-out", metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead."),
+        float, typer.Option(metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead.")
     ] = 0.1,
     bundle: Annotated[
         bool | None,
@@ -75,16 +66,12 @@ def learn_command(
     left out and named. If it is interrupted, even by a power cut, the model stays as it was before.
 
     Examples:
-
       lca learn my-model photos/first
-
       lca learn my-model photos/more
-
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
     with _changing(model) as known:
         from lca.backbones import embedded_names
-        from lca.progress import choose_progress
 
         progress = choose_progress(quiet)
         if not folder.is_dir():
@@ -127,7 +114,7 @@ def predict_command(
             metavar="IMAGE", help="Files, folders, patterns such as '*.jpg', or - for a list on standard input."
         ),
     ],
-    top: Annotated[int, typer.Option("--top", min=1, help="How many of the most probable classes to name.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="How many of the most probable classes to name.")] = 3,
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -142,16 +129,12 @@ def predict_command(
     images, in per cent, that lay nearer. Exit code 1: some images could not be read; 2: none could.
 
     Examples:
-
       lca predict my-model cat.jpg
-
       lca predict my-model holiday/ '*.png' --top 1 --csv > answers.csv
-
       find photos -name '*.jpg' | lca predict my-model - --json
     """
     from lca.data.decoding import LeftOut, unreadable_images
     from lca.data.folders import ReadingReport
-    from lca.progress import Progress, choose_progress
 
     if as_json and as_csv:
         raise LcaError("--json and --csv exclude each other")
@@ -194,17 +177,13 @@ def evaluate_command(
 ) -> None:
     """Measure a model on labelled images it has not been taught.
 
-    Folders of classes it never learnt are welcome: they show how many strangers it refuses. Exit code 1: some files
+    Folders of classes it never learnt are welcome: they show how many of them it refuses. Exit code 1: some files
     could not be read and were left out.
 
     Examples:
-
       lca evaluate my-model photos/test
-
       lca evaluate my-model photos/test --json > evaluation.json
     """
-    from lca.progress import choose_progress
-
     learner = load_model(model, device, weights, choose_progress(quiet))
     read = learner.read(folder)
     facts = learner.evaluate(read, branch, unknown_at).as_json()
@@ -224,9 +203,9 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print(f"mean probability    {facts['mean_probability']:.1f} %")
         print(f"calibration error   {facts['calibration_error']:.1f} %")
         print(f"called unknown      {facts['called_unknown']:.1f} %")
-    if facts["strangers"]:
-        print(f"strangers           {facts['strangers']} images of classes it never learnt")
-        print(f"  called unknown    {facts['strangers_called_unknown']:.1f} %")
+    if facts["ood"]:
+        print(f"never learnt        {facts['ood']} images of other classes")
+        print(f"  called unknown    {facts['ood_called_unknown']:.1f} %")
     if facts["by_class"]:
         print("\nright of all, by class")
         _print_columns([name, f"{right} of {total}"] for name, (right, total) in facts["by_class"].items())
@@ -240,9 +219,7 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     """Show what a model knows, what it learnt when, and what it costs.
 
     Examples:
-
       lca info my-model
-
       lca info my-model --json
     """
     from lca.card import HISTORY, facts_of, history_rows
@@ -283,13 +260,9 @@ def forget_command(
     else. Where that matters, teach a new model without the class.
 
     Examples:
-
       lca forget my-model cat
-
       lca forget my-model 'garden spider'
     """
-    from lca.progress import choose_progress
-
     check_model(model)
     with _changing(model):
         learner = load_model(model, device, weights, choose_progress(quiet))
@@ -319,7 +292,7 @@ def _changing(model: Path) -> Iterator[bool]:
                 model.rmdir()
 
 
-def load_model(model: Path, device: str | None, weights: Path | None, progress: "Progress") -> "ContinualClassifier":
+def load_model(model: Path, device: str | None, weights: Path | None, progress: Progress) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
     check_model(model)
@@ -332,16 +305,15 @@ def _new(
     recipe: str | None,
     overrides: list[str],
     device: str | None,
-    progress: "Progress",
+    progress: Progress,
 ) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
-    from lca.recipe import load_recipe, merge_mappings
+    from lca.recipe import load_recipe
 
-    changes: dict[str, Any] = {} if device is None else {"device": device}
-    if backbone is not None:
-        changes = merge_mappings(changes, {"backbone": {"name": backbone}})
-    if weights is not None:
-        changes = merge_mappings(changes, {"backbone": {"weights": str(weights)}})
+    of_backbone = {"name": backbone, "weights": weights and str(weights)}
+    changes: dict[str, Any] = {"backbone": {key: value for key, value in of_backbone.items() if value is not None}}
+    if device is not None:
+        changes["device"] = device
     return ContinualClassifier(load_recipe(recipe or "best", overrides, changes), progress=progress)
 
 

@@ -30,7 +30,7 @@ def report_command(
     only: Annotated[
         list[str],
         typer.Option("--only", metavar="NAME", help="Only this classifier or label; may be repeated."),
-    ] = [],  # noqa: B006  # typer copies it
+    ] = [],
     reference: Annotated[
         str | None,
         typer.Option("--reference", metavar="NAME", help="Compare with this classifier.", show_default="the best"),

@@ -24,8 +24,9 @@ def show_command(
 
       lca show results/tune-best.json --pivot
     """
-    from lca.report import terminal
-    from lca.report.tables import pivot_table
+    from lca.report.formats import as_markdown
+    from lca.report.tables import SHOWN, pivot_table
+    from lca.report.terminal import show
     from lca.results.classifiers import classifiers
     from lca.results.reading import collect
     from lca.text import markdown_text
@@ -34,9 +35,9 @@ def show_command(
     if pivot:
         print(pivot_table(collection.runs).markdown(), end="")
     elif markdown:
-        print(terminal.markdown(classifiers(collection.runs)), end="")
+        print(as_markdown(classifiers(collection.runs), style=SHOWN), end="")
     else:
-        terminal.show(classifiers(collection.runs), ", ".join(str(path) for path in paths))
+        show(classifiers(collection.runs), ", ".join(str(path) for path in paths))
     for line in collection.left_out():
         print(f"\n{markdown_text(line)}" if pivot or markdown else line)
 
@@ -74,14 +75,14 @@ def metrics_command(
         bool, typer.Option("--list", is_eager=True, callback=_list, help="Only say what the metrics are.")
     ] = False,
 ) -> None:
-    """Show every metric of a run: by task, by class, confusions, calibration, strangers, transfer, with intervals.
+    """Show every metric of a run: by task, by class, confusions, calibration, OOD images, transfer, with intervals.
 
-    It reads results.json and predictions.safetensors of the run folder. docs/metrics.md has the definitions. Strangers
+    It reads results.json and predictions.safetensors of the run folder. docs/metrics.md has the definitions. OOD images
     and forward transfer are there when the run was told to measure them.
 
     Examples:
 
-      lca run best --set strangers=true --set forward_transfer=true
+      lca run best --set ood=true --set forward_transfer=true
 
       lca metrics runs/best
 

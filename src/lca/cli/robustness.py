@@ -10,6 +10,7 @@ import typer
 from lca.cli.common import Quiet
 from lca.cli.models import AsJson, Device, Model, Weights
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 
 def robustness_command(
@@ -18,39 +19,31 @@ def robustness_command(
         str,
         typer.Argument(metavar="DATA", help="A folder with one folder per class, or a source as in `lca datasets`."),
     ],
-    kind: Annotated[str, typer.Option("--kind", help="c: corruptions, p: sequences, cp: both.")] = "cp",
-    only: Annotated[
-        list[str], typer.Option("--only", metavar="NAME", help="Only this kind of damage; may be repeated.")
-    ] = [],  # noqa: B006  # typer copies it
-    severity: Annotated[
-        list[int], typer.Option("--severity", min=1, max=5, help="Only this severity; may be repeated.")
-    ] = [],  # noqa: B006
+    kind: Annotated[str, typer.Option(help="c: corruptions, p: sequences, cp: both.")] = "cp",
+    only: Annotated[list[str], typer.Option(metavar="NAME", help="Only this kind of damage; may be repeated.")] = [],
+    severity: Annotated[list[int], typer.Option(min=1, max=5, help="Only this severity; may be repeated.")] = [],
     files: Annotated[
-        list[Path],
-        typer.Option("--files", metavar="FOLDER", help="Published arrays (CIFAR-100-C, -P); may be repeated."),
-    ] = [],  # noqa: B006
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only this many images, drawn by seed.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the generated damage.")] = 0,
+        list[Path], typer.Option(metavar="FOLDER", help="Published arrays (CIFAR-100-C, -P); may be repeated.")
+    ] = [],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only this many images, drawn by seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the generated damage.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Write all numbers as JSON; of several branches to FILE-BRANCH.json."
-        ),
+        typer.Option(metavar="FILE", help="Write all numbers as JSON; of several branches to FILE-BRANCH.json."),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="FILE", help="Compare with the JSON of another model.")
+        Path | None, typer.Option(metavar="FILE", help="Compare with the JSON of another model.")
     ] = None,
     radar: Annotated[
-        Path | None, typer.Option("--radar", metavar="FILE", help="Draw accuracies by kind: a .png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", help="Draw accuracies by kind: a .png, .svg or .pdf.")
     ] = None,
     as_json: AsJson = False,
     branch: Annotated[
         list[str],
         typer.Option(
-            "--branch",
-            help="Which of the model's classifiers answers, the last by default; several, or all, share the work.",
+            help="Which of the model's classifiers answers, the last by default; several, or all, share the work."
         ),
-    ] = [],  # noqa: B006
+    ] = [],
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -63,15 +56,10 @@ def robustness_command(
     defines the numbers.
 
     Examples:
-
       lca robustness my-model photos/test
-
       lca robustness my-model photos/test --kind c --severity 5 --out robust.json
-
       lca robustness other-model photos/test --kind c --severity 5 --against robust.json --radar radar.png
-
       lca robustness my-model cifar100:data --files CIFAR-100-C --files CIFAR-100-P
-
       lca robustness runs/best/models/task-09 photos/test --branch all --out runs/best/robustness.json
     """
     import json
@@ -80,7 +68,6 @@ def robustness_command(
     from lca.damage.corruptions import SEVERITIES
     from lca.files import read_json
     from lca.instruments.robustness import Exam, labelled_images
-    from lca.progress import choose_progress
     from lca.report.robustness import check_radar, draw_radar, text
     from lca.results.robustness import RobustnessScores, unlike
 

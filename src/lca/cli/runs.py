@@ -10,24 +10,22 @@ import typer
 
 from lca.cli.common import BUDGET_SPENT, INTERRUPTED, SOME_FAILED, Overrides, Quiet
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 if TYPE_CHECKING:
     from lca.results.packs import Pack
     from lca.runs.sweep import Cell
 
-BudgetText = Annotated[
-    str | None, typer.Option("--budget", metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")
-]
+BudgetText = Annotated[str | None, typer.Option(metavar="TIME", help="Stop cleanly after this time (90s, 9m, 1h).")]
 
 
 def run_command(
     recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe or of a method, or a path ending in .yaml.")],
-    overrides: Overrides = [],  # noqa: B006  # typer copies it
-    out: Annotated[Path | None, typer.Option("--out", help="Run folder; by default runs/NAME.")] = None,
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/NAME.")] = None,
     trunks: Annotated[
         str | None,
         typer.Option(
-            "--trunks",
             help="Where trained backbones are kept for other runs (`none`: nowhere).",
             show_default="trunks/ beside the run folder",
         ),
@@ -42,19 +40,13 @@ def run_command(
     FOLDER` writes its losses and accuracies for TensorBoard.
 
     Examples:
-
       lca run best
-
       torchrun --nproc_per_node 2 -m lca run best
-
       lca run ease --set data.source=folder:photos
-
       lca run best --set data.source=folder:photos --set data.tasks=4 --out runs/photos
-
       lca run best --set 'method.align=[none, ca, lca, best]' --budget 9m
     """
     from lca.device import Compute
-    from lca.progress import choose_progress
     from lca.ranks import joined
     from lca.recipe import load_recipe
     from lca.report.terminal import present
@@ -80,25 +72,20 @@ def run_command(
 
 def sweep_command(
     recipe: Annotated[str, typer.Argument(help="A recipe with `grid` or `cells`, or any recipe with --grid.")],
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     grid: Annotated[
-        list[str], typer.Option("--grid", metavar="KEY=[A,B]", help="Run with each of these values; may be repeated.")
-    ] = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the sweep; by default runs/NAME.")] = None,
-    shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Run only part I of N.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share the cells.")] = 1,
-    reuse: Annotated[
-        list[Path], typer.Option("--reuse", metavar="PACK", help="Take what a pack has; may be repeated.")
-    ] = [],  # noqa: B006
+        list[str], typer.Option(metavar="KEY=[A,B]", help="Run with each of these values; may be repeated.")
+    ] = [],
+    out: Annotated[Path | None, typer.Option(help="Folder of the sweep; by default runs/NAME.")] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Run only part I of N.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the cells.")] = 1,
+    reuse: Annotated[list[Path], typer.Option(metavar="PACK", help="Take what a pack has; may be repeated.")] = [],
     scale: Annotated[
-        str | None,
-        typer.Option("--scale", metavar="NAME", help="Run the recipe as its section of this name says: mini."),
+        str | None, typer.Option(metavar="NAME", help="Run the recipe as its section of this name says: mini.")
     ] = None,
     trunks: Annotated[
         Path | None,
-        typer.Option(
-            "--trunks", help="Where trained backbones are kept, also for other sweeps.", show_default="in the folder"
-        ),
+        typer.Option(help="Where trained backbones are kept, also for other sweeps.", show_default="in the folder"),
     ] = None,
     budget: BudgetText = None,
     quiet: Quiet = False,
@@ -110,18 +97,12 @@ def sweep_command(
     recipes of the paper (docs/paper.md) can be run small: --scale mini.
 
     Examples:
-
       lca sweep demo
-
       lca sweep best --grid seed=[1993,1994,1995] --out runs/seeds
-
       lca sweep cifar100-mini --shard 1/4 --budget 9m
-
       lca sweep compare-mini --workers 8 --reuse results/compare-mini.json
-
       lca sweep paper/main-table --scale mini --reuse results/compare-mini.json
     """
-    from lca.progress import choose_progress
     from lca.ranks import launched
     from lca.results.packs import Pack
     from lca.runs.budget import Budget

@@ -8,6 +8,7 @@ import typer
 from lca.cli.common import Quiet, check_model, interruptible
 from lca.cli.models import Branch, Model, Weights, load_model
 from lca.errors import LcaError
+from lca.progress import choose_progress
 
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
 
@@ -15,8 +16,7 @@ Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hug
 def export_command(
     model: Model,
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="PATH", help="What to write; by default named after the model, beside it."),
+        Path | None, typer.Argument(metavar="PATH", help="What to write; by default named after the model, beside it.")
     ] = None,
     as_onnx: Annotated[bool, typer.Option("--onnx", help="One ONNX file (MODEL.onnx).")] = False,
     as_torch: Annotated[bool, typer.Option("--torch", help="One file for torch.export.load (MODEL.pt2).")] = False,
@@ -34,15 +34,10 @@ def export_command(
     class out. The JSON beside them names the classes and says how to prepare an image. See docs/shipping.md.
 
     Examples:
-
       lca export my-model --onnx
-
       lca export my-model --onnx flowers.onnx
-
       lca export my-model --torch --peft
     """
-    from lca.progress import choose_progress
-
     targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
     chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
     if not chosen:
@@ -83,13 +78,10 @@ def push_command(
     becomes the page of the repository.
 
     Examples:
-
       lca push my-model anna/flowers
-
       lca push my-model anna/flowers --public --message 'Three more species'
     """
     from lca.models.hub import push
-    from lca.progress import choose_progress
 
     check_model(model)
     with interruptible("the repository holds the earlier version, or none"):
@@ -99,7 +91,7 @@ def push_command(
 def pull_command(
     repo: Repo,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made.")],
-    revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
+    revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -108,13 +100,10 @@ def pull_command(
     The folder appears when everything is there and its hashes are right. Nothing that is downloaded is executed.
 
     Examples:
-
       lca pull anna/flowers flowers
-
       lca pull anna/flowers flowers --revision v2 --force
     """
     from lca.models.hub import pull
-    from lca.progress import choose_progress
 
     with interruptible(f"{model} is as it was"):
         pull(repo, model, revision=revision, overwrite=force, progress=choose_progress(quiet))

@@ -21,28 +21,22 @@ SEVERITIES = 5
 def corrupted_files(folder: Path, labels: Tensor) -> dict[str, Callable[[int], Tensor]]:
     """The images of every corruption by severity, for test images with these labels."""
     count = len(labels)
-    found: dict[str, Callable[[int], Tensor]] = {}
     stored = _array(folder / "labels.npy")
     if stored.shape != (SEVERITIES * count,) or not np.array_equal(stored[:count], labels.numpy()):
         raise LcaError(
             f"{folder / 'labels.npy'} has {stored.size} labels that do not repeat those of the {count} test images "
             f"{SEVERITIES} times; expected the labels of the same test set, in its order"
         )
-    for name in corruptions.NAMES:
-        path = folder / f"{name}.npy"
-        if path.exists():
-            found[name] = partial(_of_severity, _images(path, (SEVERITIES * count,)), count)
-    return found
+    paths = {name: folder / f"{name}.npy" for name in corruptions.NAMES}
+    arrays = {name: _images(path, (SEVERITIES * count,)) for name, path in paths.items() if path.exists()}
+    return {name: partial(_of_severity, array, count) for name, array in arrays.items()}
 
 
 def perturbed_files(folder: Path, count: int) -> dict[str, Callable[[Tensor], Tensor]]:
     """The sequences of every perturbation, by the numbers of images."""
-    found: dict[str, Callable[[Tensor], Tensor]] = {}
-    for name in perturbations.NAMES:
-        path = folder / f"{name}.npy"
-        if path.exists() and _array(path).ndim == 5:
-            found[name] = partial(_of_images, _images(path, (count, None)))
-    return found
+    paths = {name: folder / f"{name}.npy" for name in perturbations.NAMES}
+    sequences = {name: path for name, path in paths.items() if path.exists() and _array(path).ndim == 5}
+    return {name: partial(_of_images, _images(path, (count, None))) for name, path in sequences.items()}
 
 
 def _of_severity(array: np.ndarray, count: int, severity: int) -> Tensor:

@@ -8,6 +8,7 @@ in verification.py, to verify it.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -25,13 +26,14 @@ from lca.progress import Progress
 
 BENCHMARKS = ("cars196", "cifar10", "cifar100", "cub200", "imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
 PARTS = ("train", "test")
+CLASS_FOLDERS = "".join(f"PATH/{part}/CLASS/*.jpg\n" for part in PARTS)
+"""What a split looks like whose card shows no tree."""
 
 
 @dataclass(frozen=True)
 class Listing:
     """A benchmark as it lies on the disk."""
 
-    name: str
     split: str
     root: Path
     classes: tuple[str, ...]
@@ -55,13 +57,13 @@ class Listing:
         """The training and the test images."""
         if self.arrays:
             return self.arrays["train"], self.arrays["test"]
-        train, test = (read_files(self.files[part], working_size, progress, self.report, True)[0] for part in PARTS)
+        train, test = (read_files(self.files[part], working_size, progress, self.report)[0] for part in PARTS)
         self.report.tell(progress)
         return train, test
 
 
-Lister = Callable[[str, str, Path], Listing]
-"""(name, split, root) -> listing."""
+Lister = Callable[[str, Path], Listing]
+"""(split, root) -> listing."""
 
 
 def place(name: str, argument: str, given_as: str = "NAME:PATH") -> Path:
@@ -96,7 +98,7 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
         of_split = f" in the split {split!r}" if split else ""
         raise LcaError(f"{path} does not hold {name}{of_split}: it holds {came}; expected\n{trees.rstrip()}")
     root, read = there[chosen[0]]
-    return read(name, chosen[0], root)
+    return read(chosen[0], root)
 
 
 def benchmark_card(name: str) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def benchmark_card(name: str) -> dict[str, Any]:
 
 def tree_of(card: dict[str, Any], split: str, path: Path) -> str:
     """What a split looks like in a folder, as lines for a message."""
-    return indent(card["splits"][split]["tree"], "  ").replace("PATH", str(path))
+    return indent(card["splits"][split].get("tree", CLASS_FOLDERS), "  ").replace("PATH", str(path))
 
 
 def _content(path: Path) -> str:
@@ -131,15 +133,15 @@ def _located(path: Path, card: dict[str, Any], layout: str) -> tuple[Path, Liste
     return None
 
 
-def _list_class_folders(name: str, split: str, root: Path) -> Listing:
+def _list_class_folders(split: str, root: Path) -> Listing:
     report = ReadingReport()
     files = {part: class_files(root / part, report) for part in PARTS}
     classes = tuple(sorted({*files["train"], *files["test"]}))
     full = {part: {each: files[part].get(each, []) for each in classes} for part in PARTS}
-    return Listing(name, split, root, classes, full, report=report)
+    return Listing(split, root, classes, full, report=report)
 
 
-def _list_cub(name: str, split: str, root: Path) -> Listing:
+def _list_cub(split: str, root: Path) -> Listing:
     classes = {number: class_name(each) for number, each in _numbered(root / "classes.txt").items()}
     images = _numbered(root / "images.txt")
     labels, training = (_numbered(root / f"{each}.txt") for each in ("image_class_labels", "train_test_split"))
@@ -161,7 +163,7 @@ def _list_cub(name: str, split: str, root: Path) -> Listing:
         if training[number] not in ("0", "1"):
             raise LcaError(f"{root / 'train_test_split.txt'}: image {number} has {training[number]!r}; expected 0 or 1")
         files["train" if training[number] == "1" else "test"][label].append(root / "images" / relative)
-    return Listing(name, split, root, names, files)
+    return Listing(split, root, names, files)
 
 
 def _numbered(path: Path) -> dict[int, str]:
@@ -186,7 +188,7 @@ def _lines(path: Path) -> list[str]:
         raise LcaError(f"{path} cannot be read as text: {error}") from error
 
 
-def _list_cars_devkit(name: str, split: str, root: Path) -> Listing:
+def _list_cars_devkit(split: str, root: Path) -> Listing:
     """The authors' two folders, labelled by their devkit."""
     devkit, labelled = root / "devkit", "cars_test_annos_withlabels.mat"
     annotations = {
@@ -199,20 +201,20 @@ def _list_cars_devkit(name: str, split: str, root: Path) -> Listing:
         if (folder / folder.name).is_dir():  # as some archives unpack
             folder /= folder.name
         rows += [(part, folder / file, label) for file, label in _matlab_rows(path, "fname", "class")]
-    return _list_labelled_cars(name, split, root, devkit / "cars_meta.mat", rows)
+    return _list_labelled_cars(split, root, devkit / "cars_meta.mat", rows)
 
 
-def _list_cars_merged(name: str, split: str, root: Path) -> Listing:
+def _list_cars_merged(split: str, root: Path) -> Listing:
     """The authors' one folder of all images and its one file of labels."""
     path = root / "cars_annos.mat"
     rows = [
         ("test" if test else "train", root / file, label)
         for file, label, test in _matlab_rows(path, "relative_im_path", "class", "test")
     ]
-    return _list_labelled_cars(name, split, root, path, rows)
+    return _list_labelled_cars(split, root, path, rows)
 
 
-def _list_labelled_cars(name: str, split: str, root: Path, meta: Path, rows: list[tuple[str, Path, int]]) -> Listing:
+def _list_labelled_cars(split: str, root: Path, meta: Path, rows: list[tuple[str, Path, int]]) -> Listing:
     names = tuple(class_name(str(each)) for each in _matlab(meta, "class_names"))
     if repeated := {each for each in names if names.count(each) > 1}:
         raise LcaError(f"{meta} names these classes twice: {some(sorted(repeated))}")
@@ -221,12 +223,12 @@ def _list_labelled_cars(name: str, split: str, root: Path, meta: Path, rows: lis
         if not 1 <= label <= len(names):
             raise LcaError(f"{root}: {file.name} has class {label}; {meta.name} has the classes 1 to {len(names)}")
         files[part][names[label - 1]].append(file)
-    return Listing(name, split, root, names, files)
+    return Listing(split, root, names, files)
 
 
-def _list_cars_folders(name: str, split: str, root: Path) -> Listing:
+def _list_cars_folders(split: str, root: Path) -> Listing:
     """A folder per class, as others pack them. The labels are not those of the sorted names: a list has them."""
-    listing = _list_class_folders(name, split, root)
+    listing = _list_class_folders(split, root)
     places = [each / "names.csv" for each in (root, *root.absolute().parents[:2])]
     path = next((each for each in places if each.is_file()), None)
     if path is None:
@@ -293,7 +295,7 @@ def _list_cifar(name: str, split: str, root: Path) -> Listing:
         classes = tuple(read.classes)
         canvas = torch.from_numpy(np.ascontiguousarray(read.data.transpose(0, 3, 1, 2)))
         arrays[part] = ImageSet(Pixels.whole(canvas), torch.tensor(read.targets), classes)
-    return Listing(name, split, root, classes, arrays=arrays)
+    return Listing(split, root, classes, arrays=arrays)
 
 
 LAYOUTS: dict[str, dict[tuple[str, ...], Lister]] = {
@@ -305,8 +307,8 @@ LAYOUTS: dict[str, dict[tuple[str, ...], Lister]] = {
         PARTS: _list_cars_folders,
         ("devkit",): _list_cars_devkit,  # says what is missing
     },
-    "cifar10": {("cifar-10-batches-py",): _list_cifar},
-    "cifar100": {("cifar-100-python",): _list_cifar},
+    "cifar10": {("cifar-10-batches-py",): partial(_list_cifar, "cifar10")},
+    "cifar100": {("cifar-100-python",): partial(_list_cifar, "cifar100")},
 }
 """What tells each form of a layout, and how it is listed."""
 

@@ -1,9 +1,9 @@
 """Decoded images on disk: a set that was decoded once is read from there as a memory map.
 
 An entry is a folder named by a hash of the files' content, their names and the working size, so a changed file is
-another entry. It also has a stamp of the files' places, sizes and times (a file's time of change cannot be set back):
-as long as that fits, the files are not read again to know their content. Files that could not be read are part of an
-entry and tried again whenever it is used.
+another entry. Which content files have is remembered by a stamp of their places, sizes and times (a file's time of
+change cannot be set back): as long as that fits, they are not read again to know it. Files that could not be read are
+part of an entry and tried again whenever it is used.
 
 An entry is written beside, flushed and renamed, which makes it whole or absent, and some of its images are held against
 their digests whenever it is used. The least recently used entries go when all of
@@ -46,7 +46,7 @@ _ABANDONED = 86400.0
 """Seconds after which an entry that was never finished is nobody's any more."""
 _SAMPLED = 50
 """Images of an entry that are held against their digests whenever it is used."""
-_FACTS, _FACTS_KEPT = "facts.json", 100
+_FACTS, _FACTS_KEPT = "facts.json", 300
 _in_use: WeakValueDictionary[str, Images] = WeakValueDictionary()
 """Entries whose memory maps this process holds: to remove them would free nothing."""
 
@@ -103,13 +103,13 @@ def stamp_of(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
     return hash_json([_FORMAT, working_size, versions])
 
 
-def stamped(stamp: str) -> str | None:
-    """The key of the entry with that stamp, if there is one."""
-    return next((path.name for path in _ours(_ENTRY) if json_in(path / "about.json").get("stamp") == stamp), None)
+def holds(name: Any) -> bool:
+    """Whether this is the key of an entry that is there."""
+    return isinstance(name, str) and bool(_ENTRY.fullmatch(name)) and (folder() / name).is_dir()
 
 
-def load(name: str, stamp: str = "") -> Reading | None:
-    """The entry of that key, if it is there; it gets the stamp that is given. One that is not whole is thrown away."""
+def load(name: str) -> Reading | None:
+    """The entry of that key, if it is there. One that is not whole is thrown away."""
     path = folder() / name
     if not path.is_dir():
         return None
@@ -132,15 +132,13 @@ def load(name: str, stamp: str = "") -> Reading | None:
         return None
     except OSError:
         return None
-    with contextlib.suppress(OSError, LcaError):  # a cache that others own
-        if stamp and stamp != about.get("stamp"):
-            write_json(path / "about.json", {**about, "stamp": stamp})
+    with contextlib.suppress(OSError):  # a cache that others own
         os.utime(path / "about.json")
     _in_use[name] = pixels
     return Reading(pixels, digests, several_frames, left_out)
 
 
-def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> None:
+def save(name: str, reading: Reading, progress: Progress) -> None:
     """Keep what was read. A disk that is full or cannot be written to costs a warning, not the run."""
     if not limit():
         return
@@ -160,7 +158,7 @@ def save(name: str, reading: Reading, progress: Progress, stamp: str = "") -> No
             np.save(beside / "digests.npy", reading.digests)
             np.save(beside / "several_frames.npy", reading.several_frames)
             left_out = {str(place): [each.what, each.reason] for place, each in reading.left_out.items()}
-            about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out, "stamp": stamp}
+            about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out}
             (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
             for part in (*beside.iterdir(), beside):
                 flush(part)
@@ -178,7 +176,7 @@ def remove(name: str) -> None:
 
 
 def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
-    """Something that takes a while to find, from the last time if that fits; the latest hundred are kept."""
+    """Something that takes a while to find, from the last time if that fits; the latest ones are kept."""
     path = folder() / _FACTS
     facts = json_in(path)
     if not fits(facts.get(what)):

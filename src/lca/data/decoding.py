@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from lca.data.images import Images, packed
@@ -50,16 +50,6 @@ SUFFIXES = (
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 SEVERAL_FRAMES = frozenset({"GIF", "PNG", "WEBP", "AVIF", "TIFF"})
 """Formats whose further frames are more than an inset or a preview."""
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""What undoes each EXIF orientation."""
 LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
 canvas of its batch."""
@@ -120,12 +110,6 @@ def decode(image: ImageLike, working_size: int) -> Tensor:
         return _read(image, name_of(image), working_size).pixels
 
 
-def decode_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> list[Tensor | LeftOut]:
-    """Decode many images, in their order; those that cannot be read become what is wrong with them."""
-    read = read_all(images, working_size, progress)
-    return [each.pixels if isinstance(each, Decoded) else each for each in read]
-
-
 def read_together(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Reading:
     """Read many images, whose pixels lie one after another in memory."""
     row, sizes, digests, several_frames = bytearray(), [], [], []
@@ -147,8 +131,8 @@ def read_together(images: Sequence[ImageLike], working_size: int, progress: Prog
 
 
 def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Iterator[Decoded | LeftOut]:
-    """`decode_all`, with what there is to know about each image, one after another. In threads: Pillow releases the
-    interpreter lock."""
+    """Read many images, one after another, in their order; those that cannot be read become what is wrong with them.
+    In threads: Pillow releases the interpreter lock."""
 
     def attempt(numbered: tuple[int, ImageLike]) -> Decoded | LeftOut:
         number, image = numbered
@@ -305,12 +289,9 @@ def _has_several_frames(image: Image.Image) -> bool:
 def _finish(image: Image.Image, working_size: int) -> Tensor:
     """Upright, RGB, cut and shrunk."""
     image.load()  # first: TIFF files are put upright by this
-    orientation = None
     with suppress(Exception):  # damaged notes do not make a photo unreadable
-        orientation = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        image = ImageOps.exif_transpose(image)
     rgb = _to_rgb(image)
-    if orientation is not None:
-        rgb = rgb.transpose(orientation)
     width, height = rgb.size
     cut_width, cut_height = min(width, LONGEST * height), min(height, LONGEST * width)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2

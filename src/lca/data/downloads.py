@@ -40,6 +40,13 @@ TIMEOUT = 10.0
 """Seconds without a byte after which a connection counts as broken."""
 TRIES_ALONE = 2
 """Connections before a download gives up that had no answer at all: there may be no network."""
+REVISITING_CIL = """\
+1. Download the archive of {what} that RevisitingCIL made (train and test folders); the link is on the page
+     https://github.com/zhoudw-zdw/RevisitingCIL
+   and leads to
+     {archive}
+2. Unpack it, so that PATH (or {inside}) holds train and test.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,11 @@ def instructions(name: str, split: str, target: Path) -> str:
     """How to get a benchmark by hand."""
     card = benchmark_card(name)
     entry = card["splits"][split]
-    steps = entry.get("get") or f"Download and unpack it from {card['page']}.\n"
+    if "archive" in entry:
+        what, inside = card["title"].partition(",")[0], ", or ".join(f"PATH/{each}" for each in card["folders"])
+        steps = REVISITING_CIL.format(what=what, archive=entry["archive"], inside=inside) + entry.get("get", "")
+    else:
+        steps = entry.get("get") or f"Download and unpack it from {card['page']}.\n"
     return (
         f"{name} (split {split}) cannot be downloaded by this command:\n{steps.replace('PATH', str(target))}"
         f"Expected in the end:\n{tree_of(card, split, target)}"

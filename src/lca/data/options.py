@@ -59,9 +59,9 @@ class DataOptions(Options):
         if self.base is not None and self.tasks is not None:
             raise ValueError("give either tasks or base and increment, not both")
         if isinstance(self.tasks, int) and self.tasks < 1:
-            raise ValueError(f"tasks must be at least 1, came {self.tasks}")
+            raise ValueError(f"tasks must be at least 1, got {self.tasks}")
         if isinstance(self.tasks, list) and (not self.tasks or min(self.tasks) < 1):
-            raise ValueError(f"every task needs at least one class, came {self.tasks}")
+            raise ValueError(f"every task needs at least one class, got {self.tasks}")
         if self.evaluate == "validation" and self.validation == 0:
             raise ValueError("evaluate: validation needs a validation share, for example validation: 0.2")
         return self

@@ -4,9 +4,9 @@ The classes stand in the data set's own order of labels (for folders: sorted), o
 are permutations. The benchmarks of the literature are in `benchmarks.py`.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -146,10 +146,10 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
             raise LcaError(f"{root}: these class folders hold no images: {empty[:5]}; remove them or fill them")
     report.case_only = case_only(classes)
     if parts:
-        learnt, tested = (read_files(listing[part], working_size, progress, report, True) for part in parts)
+        read = [read_files(listing[part], working_size, progress, report) for part in parts]
     else:
-        learnt, tested, report = _split_and_read(listing["all"], options, working_size, progress, report)
-    (train, learnt_files), (test, tested_files) = learnt, tested
+        read = _read_and_split(listing["all"], options, working_size, progress, report)
+    (train, learnt_files), (test, tested_files) = read
     if len(classes) < 2:
         count = len(train) + len(test)
         raise LcaError(
@@ -197,28 +197,29 @@ def _parts(root: Path, report: ReadingReport) -> dict[str, Path]:
     return parts
 
 
-def _split_and_read(
+def _read_and_split(
     files: dict[str, list[Path]], options: DataOptions, working_size: int, progress: Progress, report: ReadingReport
-) -> tuple[Read, Read, ReadingReport]:
-    """A seeded split, read. Broken files do not move it, unless they leave a class nothing to learn or nothing at all
-    to test on: then the readable images alone are split."""
-    untouched = deepcopy(report)
-    listing = seeded_split(files, options.test_share, options.split_seed)
-    train, test = (read_files(listing[part], working_size, progress, report, False) for part in listing)
-    lacking = without_images(train[0]) if len(test[0]) else [*files]
-    broken = {name: _broken(files[name], working_size) for name in lacking}
-    if not any(broken.values()):
-        return train, test, report
-    readable = {name: [path for path in files[name] if path not in broken.get(name, ())] for name in files}
-    listing = seeded_split(readable, options.test_share, options.split_seed)
-    for name, paths in broken.items():
-        listing["train"][name] += paths  # to be told
-    train = read_files(listing["train"], working_size, progress, untouched, True)
-    return train, read_files(listing["test"], working_size, progress, untouched, False), untouched
+) -> list[Read]:
+    """A seeded split of images. Broken files do not move it, unless they leave a class nothing to learn or nothing at
+    all to test on: then the readable images alone are split."""
+    images, paths = read_files(files, working_size, progress, report)
+    row_of = {path: row for row, path in enumerate(paths)}
 
+    def split(names: Collection[str]) -> dict[str, list[list[int]]]:
+        """The rows of every class in each part, where of these classes only readable files are split."""
+        listed = {name: [each for each in own if each in row_of or name not in names] for name, own in files.items()}
+        parts = seeded_split(listed, options.test_share, options.split_seed)
+        return {
+            part: [[row_of[each] for each in own if each in row_of] for own in of.values()]
+            for part, of in parts.items()
+        }
 
-def _broken(paths: list[Path], working_size: int) -> list[Path]:
-    return [paths[place] for place in read_together(paths, working_size, Progress()).left_out]
+    rows = split(())
+    untaught = [name for name, own in zip(files, rows["train"], strict=True) if not own]
+    if untaught or not any(rows["test"]):
+        rows = split(untaught if any(rows["test"]) else files)
+    numbers = [[*itertools.chain(*of_classes)] for of_classes in rows.values()]
+    return [(images.subset(torch.tensor(own, dtype=torch.long)), [paths[row] for row in own]) for own in numbers]
 
 
 def without_images(images: ImageSet) -> list[str]:
@@ -275,29 +276,25 @@ _decoded: dict[str, Read] = {}
 """What was read last, so that the cells of a sweep do not decode the same files again."""
 
 
-def read_files(
-    files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport, complete: bool
-) -> Read:
+def read_files(files: dict[str, list[Path]], working_size: int, progress: Progress, report: ReadingReport) -> Read:
     """The decoded files of every class, from memory if they were read before and have not changed. A broken file is
-    left out; where the set has to be complete, a class without any readable file is an error."""
+    left out; a class without any readable file is an error."""
     stamp = cache.stamp_of(files, working_size)
-    key = f"{stamp}{complete}"
-    if key not in _decoded:
+    if stamp not in _decoded:
         while len(_decoded) >= 4:
             _decoded.pop(next(iter(_decoded)))
         pairs = [(path, name) for name, paths in files.items() for path in paths]
         reading = _kept_or_decoded(files, working_size, progress, stamp)
         images = labelled(pairs, reading, report)
-        if complete and not images:
+        if not images:
             raise unreadable_images(report.left_out)
         present = {name for _, name in images}
-        unreadable = [name for name, own in files.items() if own and name not in present]
-        if complete and unreadable:
+        if unreadable := [name for name, own in files.items() if own and name not in present]:
             named = "; ".join(map(str, report.left_out[:5]))
             raise LcaError(f"no image of the classes {unreadable[:5]} could be read: {named}")
         paths = [path for place, (path, _) in enumerate(pairs) if place not in reading.left_out]
-        _decoded[key] = image_set(reading.pixels, images, tuple(files)), paths
-    return _decoded[key]
+        _decoded[stamp] = image_set(reading.pixels, images, tuple(files)), paths
+    return _decoded[stamp]
 
 
 def _kept_or_decoded(files: dict[str, list[Path]], working_size: int, progress: Progress, stamp: str) -> Reading:
@@ -305,13 +302,14 @@ def _kept_or_decoded(files: dict[str, list[Path]], working_size: int, progress: 
     paths = [path for own in files.values() for path in own]
     if len(paths) < cache.FEWEST or not cache.limit():
         return read_together(paths, working_size, progress)
-    name = cache.stamped(stamp) or cache.key(files, working_size, progress)
-    kept = cache.load(name, stamp)
+    what = f"content of {stamp}"
+    name = cache.remembered(what, lambda: cache.key(files, working_size, progress), cache.holds)
+    kept = cache.load(name)
     if kept is not None:
         again = read_together([paths[place] for place in kept.left_out], working_size, Progress())
         if not len(again.pixels):
             return replace(kept, left_out=dict(zip(kept.left_out, again.left_out.values(), strict=True)))
         cache.remove(name)
     decoded = read_together(paths, working_size, progress)
-    cache.save(name, decoded, progress, stamp)
+    cache.save(name, decoded, progress)
     return cache.load(name) or decoded  # from now on the disk holds the pixels, not the memory

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lca.data.benchmarks import PARTS, Listing, benchmark_card, find, task_sizes_of
-from lca.data.decoding import ImageLike, LeftOut, decode_all
+from lca.data.decoding import read_together
 from lca.data.folders import class_name, some
 from lca.data.options import DataOptions
 from lca.data.sources import check_split
@@ -52,8 +52,8 @@ def verify(
     for seed, counts in expected.get("per_task", {}).items():
         yield from _check_tasks(listing, card, seed, counts)
     if open_images and listing.files:
-        files: list[ImageLike] = [file for part in PARTS for file in _files(listing, part)]
-        broken = [str(each) for each in decode_all(files, 8, progress) if isinstance(each, LeftOut)]
+        files = [file for part in PARTS for file in _files(listing, part)]
+        broken = [str(each) for each in read_together(files, 8, progress).left_out.values()]
         wrong = f": {len(broken)} cannot be read: {some(broken)}" if broken else ""
         yield Finding(not broken, f"content of {len(files)} images{wrong}")
     for left_out in listing.report.left_out[:MOST]:

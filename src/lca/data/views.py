@@ -20,7 +20,7 @@ from lca.options import Options
 
 def _in_order(limits: tuple[float, float] | None) -> tuple[float, float] | None:
     if limits is not None and not 0 < limits[0] <= limits[1]:
-        raise ValueError(f"expected 0 < smallest <= largest, came {limits}")
+        raise ValueError(f"expected 0 < smallest <= largest, got {limits}")
     return limits
 
 

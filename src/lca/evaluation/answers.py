@@ -1,4 +1,4 @@
-"""What a model's answers are worth on labelled images: accuracy, calibration, and what it does with strangers."""
+"""What a model's answers are worth on labelled images: accuracy, calibration, and what it does with OOD images."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Answers about labelled images. Images of classes the model never learnt are *strangers*: it cannot name them, it
-    can only call them unknown, so they do not count in the accuracy."""
+    """Answers about labelled images. Images of classes the model never learnt are *OOD* (out of distribution): it
+    cannot name them, it can only call them unknown, so they do not count in the accuracy."""
 
     answers: Sequence[Answer]
     classes: Sequence[str]
@@ -37,7 +37,7 @@ class Evaluation:
         return [each for each in self.answers if each.truth in classes]
 
     @property
-    def strangers(self) -> list[Answer]:
+    def ood(self) -> list[Answer]:
         classes = set(self.classes)
         return [each for each in self.answers if each.truth not in classes]
 
@@ -59,7 +59,7 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in per cent where it is a share."""
-        known, strangers = self.known, self.strangers
+        known, ood = self.known, self.ood
         right = [each.truth == each.label for each in known]
         probabilities = torch.tensor([each.probability for each in known])
         return {
@@ -70,8 +70,8 @@ class Evaluation:
             "mean_probability": float(100 * probabilities.mean()) if known else None,
             "calibration_error": calibration_error(probabilities, torch.tensor(right)) if known else None,
             "called_unknown": _percent([each.unknown for each in known]),
-            "strangers": len(strangers),
-            "strangers_called_unknown": _percent([each.unknown for each in strangers]),
+            "ood": len(ood),
+            "ood_called_unknown": _percent([each.unknown for each in ood]),
             "by_class": {name: list(counts) for name, counts in self.by_class().items()},
             "confusions": [list(each) for each in self.confusions()],
         }

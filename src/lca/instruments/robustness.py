@@ -13,8 +13,8 @@ from lca.damage import corruptions, perturbations
 from lca.damage.corruptions import SEVERITIES, corrupt
 from lca.damage.official import corrupted_files, perturbed_files
 from lca.damage.perturbations import FRAMES, NOISE, perturb
-from lca.data.folders import read_class_folders
 from lca.data.images import ImageSet, Pixels
+from lca.data.labelled import read_images
 from lca.data.options import DataOptions
 from lca.data.sources import load_source, sources
 from lca.data.views import evaluation_crop
@@ -55,9 +55,7 @@ def labelled_images(
         options = model.recipe.data if same else DataOptions(source=data)
         images = load_source(options, model.recipe.seed, model.extractor.preprocessing.size, progress).test
     else:
-        images, report = read_class_folders(Path(data), model.working_size, progress)
-        for line in report.lines():
-            progress.warning(line)
+        images = read_images(data, model.working_size, progress).images
     if limit is None or limit >= len(images):
         return images
     order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))

@@ -50,7 +50,7 @@ def push(
             f"CHECK: the weights of {backbone['name']} come from a file of yours ({backbone['weights']}) and do not go "
             "along; others need the same file. To send them too, save the model with bundle = True"
         )
-    with _explained(repo), _bars(progress):
+    with _client_told(repo, progress):
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, get_token
 
         if token is None and get_token() is None:
@@ -103,7 +103,7 @@ def _client(token: str | None, endpoint: str | None) -> "HfApi":
 
 def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progress: Progress) -> None:
     """The model's own files, of one commit, checked."""
-    with _explained(repo, revision), _bars(progress):
+    with _client_told(repo, progress, revision):
         info = api.model_info(repo, revision=revision)
         present = {each.rfilename for each in info.siblings or ()}
         if "state.json" not in present:
@@ -139,27 +139,17 @@ def _replace(folder: Path, new: Path) -> None:
 
 
 @contextmanager
-def _bars(progress: Progress) -> Iterator[None]:
-    """The client's own bars on a terminal only."""
+def _client_told(repo: str, progress: Progress, revision: str | None = None) -> Iterator[None]:
+    """The client's own bars on a terminal only, and its errors in one line, with what to do."""
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, but not in its __all__
         are_progress_bars_disabled,
         disable_progress_bars,
         enable_progress_bars,
     )
 
-    if isinstance(progress, BarProgress) or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
-
-
-@contextmanager
-def _explained(repo: str, revision: str | None = None) -> Iterator[None]:
-    """The client's errors in one line, with what to do."""
+    silenced = not isinstance(progress, BarProgress) and not are_progress_bars_disabled()
+    if silenced:
+        disable_progress_bars()
     try:
         yield
     except LcaError:
@@ -168,6 +158,9 @@ def _explained(repo: str, revision: str | None = None) -> Iterator[None]:
         if (remedy := _remedy(error, repo, revision)) is None:
             raise
         raise LcaError(remedy) from error
+    finally:
+        if silenced:
+            enable_progress_bars()
 
 
 def _remedy(error: Exception, repo: str, revision: str | None) -> str | None:

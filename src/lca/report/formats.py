@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.report import comparison, ranking
-from lca.report.ranking import Overall
 from lca.report.tables import (
     LATEX,
     MARKDOWN,
     OVERALL,
+    SHOWN,
     Style,
     Table,
     damage_table,
@@ -36,39 +36,45 @@ DAMAGED = (
 
 
 def _tables(found: Found, reference: str | None, style: Style) -> Iterator[tuple[str, str, Table]]:
-    """Of every data set the results, the differences to the reference, and the same on damaged images; each with its
-    titles in Markdown and LaTeX."""
+    """Of every data set the results, the differences to the reference, and the same on damaged images, and a table of
+    all data sets together; each with its titles in Markdown and LaTeX. What is only shown has the results alone."""
     references = comparison.references(found, reference)
     for source, rows in found.items():
-        chosen = references[source]
-        yield f"**{markdown_text(source)}**", source, results_table(rows, style)
+        chosen, damaged = references[source], [row for row in rows if row.robustness]
+        yield f"**{markdown_text(source)}**\n\n", source, results_table(rows, style)
+        if style is SHOWN:
+            continue
         if len(rows) > 1:
             name = chosen.label + comparison.instead_of(reference, chosen)
-            title = f"Minus {markdown_text(name)}, on the same seeds:"
+            title = f"Minus {markdown_text(name)}, on the same seeds:\n\n"
             yield title, f"{source}, minus {name}", minus_table(rows, chosen, columns())
-        if damaged := [row for row in rows if row.robustness]:
+        if damaged:
             words = comparison.damage_in_words(rows)
-            title = f"Damaged images ({markdown_text(words)}):"
+            title = f"Damaged images ({markdown_text(words)}):\n\n"
             yield title, f"{source}, damaged images ({words})", damage_table(damaged, style)
         if len(damaged) > 1:
             chosen = comparison.choose_measured(damaged, chosen)
-            title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:"
+            title = f"Damaged images, minus {markdown_text(chosen.label)}, on the same seeds:\n\n"
             yield title, f"{source}, damaged images, minus {chosen.label}", minus_table(damaged, chosen, DAMAGE)
-
-
-def as_markdown(found: Found, reference: str | None = None, left_out: Iterable[str] = ()) -> str:
-    """The results with intervals, the differences to the reference, the same on damaged images; what is left out."""
-    texts = [f"{title}\n\n{table.markdown()}" for title, _, table in _tables(found, reference, MARKDOWN)]
-    ranked = sorted({len(ranking.blocks_of(rows)) for rows in found.values()})
-    seeds = f"{' or '.join(map(str, ranked))} seed{'' if ranked == [1] else 's'}"
-    words = legend(row for rows in found.values() for row in rows)
-    words += f" In brackets the 95 % interval. rank: by AA, mean over the {seeds} that all have."
-    if any(row.robustness for rows in found.values() for row in rows):
-        words += f" {DAMAGED}"
     if together := ranking.overall(found):
-        texts.append(f"**all data sets**\n\n{overall_markdown(together)}")
-        words += f" {OVERALL}"
-    return "\n".join([*texts, *(f"{markdown_text(line)}\n" for line in (words, *left_out))])
+        yield "**all data sets**\n\n", "all data sets, AA", overall_table(together, style)
+
+
+def as_markdown(
+    found: Found, reference: str | None = None, left_out: Iterable[str] = (), style: Style = MARKDOWN
+) -> str:
+    """The results with intervals, the differences to the reference, the same on damaged images; what is left out."""
+    texts = [(title, table.markdown()) for title, _, table in _tables(found, reference, style)]
+    words = legend(row for rows in found.values() for row in rows)
+    if style.intervals:
+        ranked = sorted({len(ranking.blocks_of(rows)) for rows in found.values()})
+        seeds = f"{' or '.join(map(str, ranked))} seed{'' if ranked == [1] else 's'}"
+        words += f" In brackets the 95 % interval. rank: by AA, mean over the {seeds} that all have."
+        words += f" {DAMAGED}" * any(row.robustness for rows in found.values() for row in rows)
+    words += f" {OVERALL}" * bool(ranking.overall(found))
+    alone = len(texts) == 1 and style is SHOWN
+    tables = [text if alone else title + text for title, text in texts]
+    return "\n".join([*tables, *(f"{markdown_text(line)}\n" for line in (words, *left_out))])
 
 
 def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str] = ()) -> str:
@@ -76,10 +82,7 @@ def as_latex(found: Found, reference: str | None = None, left_out: Iterable[str]
     italics; the differences to the reference with intervals; the same on damaged images; comments say what is left out.
     """
     texts = [f"% {one_line(line)}\n" for line in left_out]
-    texts += [table.latex(title) for _, title, table in _tables(found, reference, LATEX)]
-    if together := ranking.overall(found):
-        texts.append(overall_latex(together))
-    return "\n".join(texts)
+    return "\n".join([*texts, *(table.latex(title) for _, title, table in _tables(found, reference, LATEX))])
 
 
 def table(
@@ -95,24 +98,15 @@ def table(
     """All tables as `markdown`, `latex` or `csv`; or, of the first two, only the one of all data sets together."""
     found = classifiers(collection.runs, draws, only)
     comparison.check_reference(found, reference)
+    if overall and (together := ranking.overall(found)):
+        markdown, latex = overall_table(together, MARKDOWN), overall_table(together, LATEX)
+        return markdown.markdown() if form == "markdown" else latex.latex("all data sets, AA")
     if overall:
-        if (together := ranking.overall(found)) is None:
-            raise LcaError("--overall needs several data sets, and classifiers that all of them have")
-        return overall_markdown(together) if form == "markdown" else overall_latex(together)
+        raise LcaError("--overall needs several data sets, and classifiers that all of them have")
     if form == "csv":
         return as_csv(found)
     comparison.measure(found, progress)
     return (as_markdown if form == "markdown" else as_latex)(found, reference, collection.left_out())
-
-
-def overall_markdown(together: Overall) -> str:
-    """The table of all data sets."""
-    return overall_table(together, MARKDOWN).markdown()
-
-
-def overall_latex(together: Overall) -> str:
-    """The table of all data sets."""
-    return overall_table(together, LATEX).latex("all data sets, AA")
 
 
 def as_csv(found: Found) -> str:

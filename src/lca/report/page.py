@@ -121,7 +121,9 @@ class Report:
             "places": {column: ranking.places(rows, column) for column in columns()},
             "ranks": ranking.mean_ranks(blocks) if len(rows) > 1 else {},
             "blocks": len(blocks),
-            "kinds": sorted({each.kind for row in rows for each in row.measured.values() if each.kind}),
+            "kinds": sorted(
+                {each.kind for row in rows for each in map(row.measured.get, columns()) if each and each.kind}
+            ),
             "facts": facts_of(rows),
             "legend": legend(rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
@@ -254,7 +256,7 @@ class Report:
         matrix = [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*matrices, strict=True)]
         classes = classes_of((run.results["data"]["class_order"], run.records[row.branch]) for run in row.runs)
         worst, best = ends_of(classes, CLASSES)
-        calibration, strangers = (row.stored(key) for key in ("calibration", "unknown_detection"))
+        calibration, ood = (row.stored(key) for key in ("calibration", "unknown_detection"))
         bins = pooled_reliability([each["reliability"] for each in calibration]) if calibration else []
         moved = drift_of(row)
         by_kind = {
@@ -273,7 +275,7 @@ class Report:
             "confusions": confused,
             "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
-            "strangers": statistics.fmean(each["auroc"] for each in strangers) if strangers else None,
+            "ood": statistics.fmean(each["auroc"] for each in ood) if ood else None,
             "drift": picture(figures.drift_curves(moved), "Drift of every task", "drift") if moved else None,
             "robustness": row.robustness,
             "radar": picture(radar(by_kind, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")

@@ -31,7 +31,7 @@ def blocks_of(rows: Sequence[Classifier], column: str = "AA") -> list[dict[str, 
 
 def places(rows: Sequence[Classifier], column: str) -> dict[str, int]:
     """1 for the best and 2 for the second of several by label, as the rounded numbers of a table show them."""
-    found = {each.label: (each.damaged if column in DAMAGE else each.plain).get(column) for each in rivals(rows)}
+    found = {each.label: each.plain.get(column) for each in rivals(rows)}
     means = {label: each.mean for label, each in found.items() if each is not None}
     return best_two(means, lower_is_better(column))
 

@@ -85,7 +85,7 @@ class Style:
 
     def cells(self, row: Classifier, places: Mapping[str, Mapping[str, int]]) -> list[str]:
         """The numbers of a row in the columns of `places`."""
-        measured = {**(row.measured if self.intervals else row.plain), **row.damaged}
+        measured = row.measured if self.intervals else row.plain
         texts = []
         for column, place in places.items():
             each = measured.get(column)

@@ -1,7 +1,7 @@
 """What `lca show`, `lca run` and `lca sweep` print of results, and write beside them."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,28 +9,13 @@ from lca.errors import MissingPackageError
 from lca.report import ranking
 from lca.report.drawing import file_name
 from lca.report.figures import accuracy_curves
+from lca.report.formats import Found, as_markdown
 from lca.report.tables import OVERALL, SHOWN, legend, overall_table, results_table
-from lca.results.classifiers import Classifier, classifiers
+from lca.results.classifiers import classifiers
 from lca.results.reading import Run, short_name
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Found = Mapping[str, Sequence[Classifier]]
-"""Classifiers by data set."""
-
-
-def markdown(found: Found) -> str:
-    """A table of every data set, one of all together where there are several, and a legend."""
-    tables = [
-        (f"**{source}**\n\n" if len(found) > 1 else "") + results_table(rows, SHOWN).markdown()
-        for source, rows in found.items()
-    ]
-    words = legend(row for rows in found.values() for row in rows)
-    if together := ranking.overall(found):
-        tables.append(f"**all data sets**\n\n{overall_table(together, SHOWN).markdown()}")
-        words += f" {OVERALL}"
-    return "\n".join([*tables, f"{words}\n"])
 
 
 def show(found: Found, title: str) -> None:
@@ -53,7 +38,7 @@ def present(runs: Sequence[Run], folder: Path, title: str) -> None:
     """Show runs that were just finished, and write their table and figures into a folder."""
     found = classifiers(runs)
     show(found, title)
-    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
+    (folder / "table.md").write_text(as_markdown(found, style=SHOWN), encoding="utf-8")
     figures = []
     for source, rows in found.items():
         alone = len(found) == 1

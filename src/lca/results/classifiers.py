@@ -154,26 +154,15 @@ class Classifier:
 
     @cached_property
     def plain(self) -> dict[str, Measured]:
-        """Every column that is defined, without intervals, which take a while."""
-        found = {column: [*self.values(column).values()] for column in columns()}
+        """Every column that is defined, those of damaged images too, without intervals, which take a while."""
+        found = {column: [*self.values(column).values()] for column in (*columns(), *DAMAGE)}
         return {column: Measured(values) for column, values in found.items() if values}
 
     @cached_property
     def measured(self) -> dict[str, Measured]:
-        """Every column that is defined."""
+        """The same with intervals."""
         return {
-            column: Measured(each.values, *self._interval(columns()[column], each.values))
-            for column, each in self.plain.items()
-        }
-
-    @cached_property
-    def damaged(self) -> dict[str, Measured]:
-        """Every column of damaged images that was measured."""
-        found = {column: [*self.values(column).values()] for column in DAMAGE}
-        return {
-            column: Measured(values, student_interval(values, whole=100.0), STUDENT)
-            for column, values in found.items()
-            if values
+            column: Measured(each.values, *self._interval(column, each.values)) for column, each in self.plain.items()
         }
 
     @cached_property
@@ -186,7 +175,10 @@ class Classifier:
     def same_test_images(self) -> bool:
         return all(same_test_images(self.runs[0].results, run.results) for run in self.runs)
 
-    def _interval(self, name: str, values: Sequence[float]) -> tuple[Ends | None, str]:
+    def _interval(self, column: str, values: Sequence[float]) -> tuple[Ends | None, str]:
+        if column in DAMAGE:
+            return student_interval(values, whole=100.0), STUDENT
+        name = columns()[column]
         if name in self.bootstrap:
             return self.bootstrap[name], BOOTSTRAP if len(values) > 1 else IMAGES
         if len(values) > 1:

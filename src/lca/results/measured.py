@@ -1,6 +1,5 @@
 """What verbs measured of finished runs: read again from files, packs and sweeps, and put together over seeds."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lca.errors import LcaError
-from lca.files import FORMAT, read_json, write_atomic
+from lca.files import FORMAT, read_json
 from lca.progress import Progress
 from lca.recipe import differences
+from lca.results.packs import write_lines
+from lca.results.reading import short_name
+from lca.results.seeds import recipe_differences
 
 T = TypeVar("T")
 
@@ -63,25 +65,30 @@ class Measurement:
 
     def by_recipe(self, runs: Sequence[Mapping[str, Any]]) -> list[Seeds]:
         """Put the seeds of every recipe together."""
-        groups: dict[str, list[Mapping[str, Any]]] = {}
+        groups: list[list[Mapping[str, Any]]] = []
         for run in runs:
-            groups.setdefault(json.dumps(self._kind(run), sort_keys=True), []).append(run)
-        named = Counter(_data_set(own[0]) for own in groups.values())
+            group = next((group for group in groups if not self._differences(group[0], run)), None)
+            if group is None:
+                groups.append([run])
+            else:
+                group.append(run)
+        sets = [short_name(group[0]["recipe"]["data"]["source"]) for group in groups]
         found: dict[str, Seeds] = {}
-        for own in groups.values():
-            title = _data_set(own[0])
-            title += f", {own[0]['recipe']['name']}" if named[title] > 1 else ""
+        for title, group in zip(sets, groups, strict=True):
+            title += f", {group[0]['recipe']['name']}" if sets.count(title) > 1 else ""
             if title in found:
-                changed = differences(self._kind(found[title].runs[0]), self._kind(own[0]))
+                changed = self._differences(found[title].runs[0], group[0])
                 raise LcaError(f"the runs of {title} are no seeds of one recipe:\n  " + "\n  ".join(changed))
-            found[title] = Seeds(title, sorted(own, key=_place))
-            (seed, times), *_ = Counter(run["recipe"]["seed"] for run in own).most_common(1)
+            found[title] = Seeds(title, sorted(group, key=_place))
+            (seed, times), *_ = Counter(run["recipe"]["seed"] for run in group).most_common(1)
             if times > 1:
                 raise LcaError(f"{title} with seed {seed} is given {times} times; give every run once")
         return list(found.values())
 
-    def _kind(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        return {"recipe": {**run["recipe"], "seed": None}, **{key: run[key] for key in self.alike}}
+    def _differences(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
+        """What keeps two runs from being seeds of one recipe that were measured alike."""
+        first, second = ({key: run[key] for key in self.alike} for run in (one, two))
+        return recipe_differences(one["recipe"], two["recipe"], "recipe.") + differences(first, second)
 
     def _check(self, run: Any, path: Path) -> None:
         if not isinstance(run, dict) or any(key not in run for key in ("recipe", *self.keys)):
@@ -103,8 +110,7 @@ def as_one(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def write_pack(path: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """Write runs into one small file, a line each."""
-    lines = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for run in runs)
-    write_atomic(path, f'{{"format": {FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
+    write_lines(path, FORMAT, "runs", runs)
 
 
 def common(values: Sequence[T]) -> T:
@@ -131,12 +137,6 @@ def _shape(value: Any) -> Any:
     if isinstance(value, dict):
         return frozenset(value)
     return len(value) if isinstance(value, list) and any(isinstance(each, dict) for each in value) else None
-
-
-def _data_set(run: Mapping[str, Any]) -> str:
-    """Its name, without where it was read from."""
-    source: str = run["recipe"]["data"]["source"]
-    return source.rpartition(":")[2].rpartition("/")[2]
 
 
 def _place(run: Mapping[str, Any]) -> tuple[str, int]:

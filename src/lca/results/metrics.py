@@ -15,8 +15,8 @@ class Number:
     """One number of a metric, by which runs are compared."""
 
     name: str
-    path: Sequence[str] = ()
-    """Where it is in the metric's value."""
+    path: str = ""
+    """Where it is in the metric's value: keys with dots between them."""
     column: str = ""
     """Its heading in tables; without one it is in none."""
     lower_is_better: bool = False
@@ -32,10 +32,10 @@ class Metric:
     meaning: str
     of: Callable[[Any], Any]
     """Of the record of right answers, or of all that was stored: its value as JSON, None where it is not defined."""
+    numbers: Sequence[Number] = ()
     counts: bool = True
     """Whether it follows from the record."""
-    numbers: Sequence[Number] = ()
-    after_each_task: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    after_each_task: Mapping[str, str] = field(default_factory=dict)
     """Headings in the table by task of `lca metrics`, and where the values are."""
     unit: str = "%"
     undefined: str = ""
@@ -43,66 +43,73 @@ class Metric:
     missing: str = "not stored"
     """Why a run has none that could have it."""
 
+    @property
+    def better(self) -> str:
+        """Which direction is."""
+        return " or ".join(dict.fromkeys("lower" if number.lower_is_better else "higher" for number in self.numbers))
+
 
 def _task_known(answers: StoredAnswers) -> dict[str, Any] | None:
     record = answers.task_known()
     return None if record is None else metrics_of_counts(record)
 
 
-WEIGHTED, TASK_MEAN = ("sample_weighted",), ("task_mean",)
+AVERAGES = [
+    Number("average accuracy", "sample_weighted", "AA"),
+    Number("average accuracy, task mean", "task_mean", "AA task"),
+]
+LAST = [Number("last accuracy", "sample_weighted", "last"), Number("last accuracy, task mean", "task_mean")]
+FORGETTING = [Number("forgetting", column="forgets", lower_is_better=True, signed=True)]
+TASK_KNOWN = [
+    Number("average accuracy, task known", "average_accuracy.sample_weighted"),
+    Number("last accuracy, task known", "last_accuracy.sample_weighted"),
+]
+UNKNOWN = [
+    Number("unknown: AUROC", "auroc"),
+    Number("unknown: FPR95, known positive", "fpr95_known_positive", lower_is_better=True),
+    Number("unknown: FPR95, OOD positive", "fpr95_ood_positive", lower_is_better=True),
+]
 METRICS: dict[str, Metric] = {
     "average_accuracy": Metric(
         "average accuracy, in both definitions",
         "mean over t of the accuracy after task t",
         AccuracyRecord.average_accuracy,
-        numbers=[
-            Number("average accuracy", WEIGHTED, "AA"),
-            Number("average accuracy, task mean", TASK_MEAN, "AA task"),
-        ],
+        AVERAGES,
     ),
     "last_accuracy": Metric(
-        "last accuracy, in both definitions",
-        "accuracy after task T",
-        AccuracyRecord.last_accuracy,
-        numbers=[Number("last accuracy", WEIGHTED, "last"), Number("last accuracy, task mean", TASK_MEAN)],
+        "last accuracy, in both definitions", "accuracy after task T", AccuracyRecord.last_accuracy, LAST
     ),
     "learning_accuracy": Metric(
-        "learning accuracy",
-        "mean over j of a_jj",
-        AccuracyRecord.learning_accuracy,
-        numbers=[Number("learning accuracy")],
+        "learning accuracy", "mean over j of a_jj", AccuracyRecord.learning_accuracy, [Number("learning accuracy")]
     ),
     "forgetting": Metric(
         "forgetting",
         "mean over j < T of (max over t of a_tj) - a_Tj",
         AccuracyRecord.forgetting,
-        numbers=[Number("forgetting", column="forgets", lower_is_better=True, signed=True)],
+        FORGETTING,
         undefined="one task",
     ),
     "backward_transfer": Metric(
         "backward transfer",
         "mean over j < T of a_Tj - a_jj",
         AccuracyRecord.backward_transfer,
-        numbers=[Number("backward transfer", signed=True)],
+        [Number("backward transfer", signed=True)],
         undefined="one task",
     ),
     "after_each_task": Metric(
         "accuracy after task t, in both definitions",
         "sample-weighted: right / all test images of the classes seen; task mean: mean over j ≤ t of a_tj",
         AccuracyRecord.after_each_task,
-        after_each_task={"accuracy": WEIGHTED, "task mean": TASK_MEAN},
+        after_each_task={"accuracy": "sample_weighted", "task mean": "task_mean"},
     ),
     "matrix": Metric("by task", "a_tj", AccuracyRecord.matrix),
     "task_known": Metric(
         "accuracy with the task known",
         "all of the above, with the arg-max among the classes of the image's own task",
         _task_known,
+        TASK_KNOWN,
         counts=False,
-        numbers=[
-            Number("average accuracy, task known", ("average_accuracy", *WEIGHTED)),
-            Number("last accuracy, task known", ("last_accuracy", *WEIGHTED)),
-        ],
-        after_each_task={"task known": ("after_each_task", *WEIGHTED)},
+        after_each_task={"task known": "after_each_task.sample_weighted"},
         undefined="runs from before it was stored",
     ),
     "calibration": Metric(
@@ -110,47 +117,39 @@ METRICS: dict[str, Metric] = {
         "Σ over 15 bins of (images in it / all) · \\|accuracy - mean probability\\|; per bin of the answer's "
         "probability: images, mean probability, accuracy",
         StoredAnswers.calibration,
+        [Number("calibration error, last", "error", lower_is_better=True)],
         counts=False,
-        numbers=[Number("calibration error, last", ("error",), lower_is_better=True)],
-        after_each_task={"calibration error": ("after_each_task",)},
+        after_each_task={"calibration error": "after_each_task"},
         undefined="an empty bin",
     ),
     "unknown_detection": Metric(
         "unknown detection",
-        "AUROC (higher is better): P(score of a stranger > score of a known image) + ½ P(equal); FPR95, known "
-        "positive: strangers with score ≤ τ, where τ accepts 95 % of the known images; FPR95, strangers positive: "
-        "known images with score ≥ τ, where τ finds 95 % of the strangers",
+        "AUROC (higher is better): P(score of an OOD image > score of a known image) + ½ P(equal); FPR95, known "
+        "positive: OOD images with score ≤ τ, where τ accepts 95 % of the known images; FPR95, OOD positive: "
+        "known images with score ≥ τ, where τ finds 95 % of the OOD images",
         StoredAnswers.unknown_detection,
+        UNKNOWN,
         counts=False,
-        numbers=[
-            Number("unknown: AUROC", ("auroc",)),
-            Number("unknown: FPR95, known positive", ("fpr95_known_positive",), lower_is_better=True),
-            Number("unknown: FPR95, strangers positive", ("fpr95_stranger_positive",), lower_is_better=True),
-        ],
         after_each_task={
-            "AUROC": ("after_each_task", "auroc"),
-            "FPR95 known": ("after_each_task", "fpr95_known_positive"),
-            "FPR95 strangers": ("after_each_task", "fpr95_stranger_positive"),
+            "AUROC": "after_each_task.auroc",
+            "FPR95 known": "after_each_task.fpr95_known_positive",
+            "FPR95 OOD": "after_each_task.fpr95_ood_positive",
         },
         undefined="see below",
-        missing="not measured: strangers is false in the recipe, or the branch keeps no class statistics",
+        missing="not measured: ood is false in the recipe, or the branch keeps no class statistics",
     ),
     "forward_transfer": Metric(
         "forward transfer",
         "mean over t > 1 of b_t - b°_t",
         StoredAnswers.forward_transfer,
+        [Number("forward transfer", "mean", signed=True)],
         counts=False,
-        numbers=[Number("forward transfer", ("mean",), signed=True)],
-        after_each_task={"next task": ("reached",), "pre-trained": ("pretrained",)},
+        after_each_task={"next task": "reached", "pre-trained": "pretrained"},
         undefined="see below",
         missing="not measured: forward_transfer is false in the recipe",
     ),
     "most_confused": Metric(
-        "most confused",
-        "the ten largest C_ij with i ≠ j",
-        StoredAnswers.most_confused,
-        counts=False,
-        unit="images",
+        "most confused", "the ten largest C_ij with i ≠ j", StoredAnswers.most_confused, counts=False, unit="images"
     ),
 }
 """By their key under `metrics` in results.json."""
@@ -186,26 +185,24 @@ def columns() -> dict[str, str]:
     return {number.column: name for name, (_, number) in numbers().items() if number.column}
 
 
-def follow(value: Any, path: Sequence[str]) -> Any:
+EARLIER = {"fpr95_ood_positive": "fpr95_stranger_positive"}
+"""Names in results of earlier versions."""
+
+
+def follow(value: Any, path: str) -> Any:
     """What is at a place within a metric's value; None where there is no value."""
-    for key in path:
-        value = None if value is None else value[key]
+    for key in path.split(".") if path else ():
+        value = None if value is None else value[key if key in value else EARLIER[key]]
     return value
 
 
 def listed() -> str:
     """The metrics in Markdown."""
+    header = ["metric", "what it is", "unit", "better", "key", "not defined"]
     return markdown_table(
-        ["metric", "what it is", "unit", "better", "key", "not defined"],
+        header,
         [
-            [
-                metric.name,
-                metric.meaning,
-                metric.unit,
-                " or ".join(dict.fromkeys("lower" if each.lower_is_better else "higher" for each in metric.numbers)),
-                f"`{key}`",
-                metric.undefined,
-            ]
-            for key, metric in METRICS.items()
+            [each.name, each.meaning, each.unit, each.better, f"`{key}`", each.undefined]
+            for key, each in METRICS.items()
         ],
     )

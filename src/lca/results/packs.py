@@ -38,7 +38,8 @@ class SweepCell:
     """Its results as a pack has them."""
     robustness: list[dict[str, Any]] = field(default_factory=list)
     """What was measured on damaged images, a branch each."""
-    packed_error: str = ""
+    error: str = ""
+    """Why it failed, if it did."""
     folder: Path | None = field(default=None, compare=False)
     """None where it has not begun, or where only the pack is at hand."""
 
@@ -53,12 +54,6 @@ class SweepCell:
     def recipe(self) -> dict[str, Any]:
         return dict((self.stored or self.results)["recipe"])
 
-    @property
-    def error(self) -> str:
-        """Why it failed, if it did."""
-        now = RunFiles(self.folder).error() if self.state == FAILED and self.folder is not None else ""
-        return now or self.packed_error
-
     def __str__(self) -> str:
         data, error = f", {self.source}" if self.source else "", self.error
         return f"{self.label or 'a cell'}{data}, seed {self.seed}, is {self.state}{f': {error}' if error else ''}"
@@ -71,11 +66,14 @@ class SweepCell:
 
     def in_folder(self, folder: Path) -> "SweepCell":
         """As it is now in its folder."""
-        return replace(self, folder=folder, state=FINISHED if self.state == FINISHED else RunFiles(folder).state())
+        if self.state == FINISHED:
+            return replace(self, folder=folder)
+        files, state = RunFiles(folder), RunFiles(folder).state()
+        return replace(self, folder=folder, state=state, error=files.error() if state == FAILED else "")
 
     def as_json(self) -> dict[str, Any]:
         entry = {"key": self.key, "label": self.label, "seed": self.seed, "source": self.source, "status": self.state}
-        more = {"results": self.stored, "robustness": self.robustness, "error": self.packed_error}
+        more = {"results": self.stored, "robustness": self.robustness, "error": self.error}
         return entry | {key: value for key, value in more.items() if value}
 
     @classmethod
@@ -93,7 +91,7 @@ class SweepCell:
             stored = without_what_follows(results)
             return cls(name.key, name.label, name.seed, source, FINISHED, stored, files.robustness(), folder=folder)
         error = files.error()
-        return cls(name.key, name.label, name.seed, source, FAILED if error else OPEN, packed_error=error)
+        return cls(name.key, name.label, name.seed, source, FAILED if error else OPEN, error=error)
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,8 @@ def sweep_cells(path: Path) -> list[SweepCell]:
 
 
 def _begun(name: CellName, folder: Path) -> SweepCell:
-    files = RunFiles(folder)
-    source = files.stored_recipe().get("data", {}).get("source", "")
-    return SweepCell(name.key, name.label, name.seed, source, files.state(), folder=folder)
+    source = RunFiles(folder).stored_recipe().get("data", {}).get("source", "")
+    return SweepCell(name.key, name.label, name.seed, source).in_folder(folder)
 
 
 def write_lines(path: Path, version: int, key: str, entries: Iterable[Any]) -> None:

@@ -7,18 +7,20 @@ from lca.errors import LcaError
 from lca.recipe import differences, of_all_seeds, validate_recipe
 
 
-def recipe_differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
-    """The keys that keep the runs of two dumped recipes from being seeds of one, a line each.
+def recipe_differences(one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys that keep the runs of two dumped recipes from being seeds of one, a line each that begins with
+    the prefix.
 
     There are none where nothing but the seed, and what is not meant to change a number, tells them apart. Options that
     were added since have their defaults; what is no recipe any more is taken as it is written.
     """
     if of_all_seeds(one) == of_all_seeds(two):
         return []
-    return differences(of_all_seeds(_of_today(one)), of_all_seeds(_of_today(two)))
+    return differences(of_all_seeds(of_today(one)), of_all_seeds(of_today(two)), prefix)
 
 
-def _of_today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+def of_today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dumped recipe of an earlier version as this one would dump it; what is no recipe any more as it is."""
     try:
         return validate_recipe(recipe).dump()
     except LcaError:

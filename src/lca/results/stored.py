@@ -30,7 +30,7 @@ class StoredAnswers:
     after: Sequence[Mapping[str, Tensor]]
     """After task t, about the images of the classes seen so far: `prediction`, `confidence` (the probability of the
     prediction), `prediction within task` (the best class of the image's own task), and, where there are class
-    statistics, `unknown`; `strangers` are the same scores of all images of later tasks. `next task` and `next task,
+    statistics, `unknown`; `ood` are the same scores of all images of later tasks. `next task` and `next task,
     pretrained` name the images of the next task after its nearest class means. Old runs lack some of them."""
 
     @classmethod
@@ -43,8 +43,9 @@ class StoredAnswers:
         after: Sequence[Mapping[str, Tensor]],
     ) -> "StoredAnswers":
         """One branch's tensors of all, under their own names; those that belong to no branch are everyone's."""
-        names = ("prediction", "confidence", "prediction within task", "unknown", "strangers")
+        names = ("prediction", "confidence", "prediction within task", "unknown", "ood")
         own = {f"{branch}/{name}": name for name in names} | {name: name for name in NEXT}
+        own[f"{branch}/strangers"] = "ood"  # as earlier versions wrote it
         chosen = [{own[key]: each for key, each in part.items() if key in own} for part in after]
         return cls(tuple(classes), task_sizes, labels.long(), chosen)
 
@@ -98,11 +99,11 @@ class StoredAnswers:
 
     def unknown_detection(self) -> dict[str, Any] | None:
         """AUROC and FPR95 of the unknown score after each task but the last, the images of later tasks being the
-        strangers, and their means. None where the scores were not stored, and for a single task."""
+        OOD images, and their means. None where the scores were not stored, and for a single task."""
         parts = list(self.after[:-1])
-        if not parts or not all("strangers" in part for part in parts):
+        if not parts or not all("ood" in part for part in parts):
             return None
-        found = [detection(part["unknown"], part["strangers"]) for part in parts]
+        found = [detection(part["unknown"], part["ood"]) for part in parts]
         columns = {name: [each[name] for each in found] for name in found[0]}
         return {
             **{name: sum(values) / len(values) for name, values in columns.items()},

@@ -23,7 +23,7 @@ class Budget:
             return cls()
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
         if match is None:
-            raise LcaError(f"--budget takes a time such as 90s, 9m or 1.5h; came {text!r}")
+            raise LcaError(f"--budget takes a time such as 90s, 9m or 1.5h; got {text!r}")
         return cls(float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]])
 
     def spent(self) -> bool:

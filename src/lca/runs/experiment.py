@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from lca.backbones import load_backbone
 from lca.classifier import ContinualClassifier
 from lca.data.images import ImageSet
-from lca.data.sources import Source, load_source
+from lca.data.sources import load_source
 from lca.data.streams import Stream, Task
 from lca.device import versions
 from lca.errors import LcaError
@@ -84,6 +85,8 @@ class _Experiment:
             lambda: (recipe.dump(), backbone.fingerprint, self.source.fingerprint), "recipe, weights and images"
         )
         self.stream = Stream(self.source, recipe.data, recipe.seed)
+        self.sizes = [len(classes) for classes in self.stream.task_classes]
+        self.labels = self.stream.test(len(self.stream) - 1).labels
         for number, classes in enumerate(self.stream.task_classes):
             if not self.stream.evaluation_count(classes):
                 raise LcaError(
@@ -136,19 +139,16 @@ class _Experiment:
                 began = time.perf_counter()
                 measured = step.run() or {}
                 seconds = time.perf_counter() - began
-                self._done(step, seconds, measured)
+                self.done[step.phase] = step.number + 1
+                self.seconds[step.phase] += seconds
+                where = {"task": self.task, "phase": step.phase, "step": step.number}
+                self.folder.log("step", **where, seconds=round(seconds, 4), **measured)
                 if step.trunk:
                     trunk_seconds[step.phase] += seconds
                 if step.ends_trunk and self.cache is not None:
                     self._share_trunk(self.cache, trunk_seconds)
                 self._checkpoint()
         self._task_learnt()
-
-    def _done(self, step: Step, seconds: float, measured: dict[str, float]) -> None:
-        self.done[step.phase] = step.number + 1
-        self.seconds[step.phase] += seconds
-        where = {"task": self.task, "phase": step.phase, "step": step.number}
-        self.folder.log("step", **where, seconds=round(seconds, 4), **measured)
 
     def _steps_left(self, task: Task) -> Iterator[Step]:
         """The steps without those that were done before the run was resumed, and without the trunk if it is in the
@@ -209,7 +209,7 @@ class _Experiment:
         self._learn(self.stream.everything())
         images = self.stream.test(len(self.stream) - 1)
         features = self._timed("evaluate", lambda: self.classifier.features(images, "test"))
-        for classes in self._classes_after_each_task():
+        for classes in accumulate(self.sizes):
             self._evaluated(features[images.labels.to(features.device) < classes], classes)
             self.task += 1
 
@@ -239,7 +239,7 @@ class _Experiment:
         part: Part = {}
         accuracies: dict[str, float] = {}
         labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
-        home = torch.bucketize(torch.arange(classes), torch.tensor(self._classes_after_each_task()), right=True)
+        home = torch.bucketize(torch.arange(classes), torch.tensor(self.sizes).cumsum(0), right=True)
         elsewhere = home[labels][:, None] != home[None, :]
         for branch in self.classifier.method.branches():
             logits = self.classifier.logits(features, branch)[:, :classes]
@@ -260,10 +260,10 @@ class _Experiment:
         """What the recipe asks about the tasks to come. Nothing of it reaches the method."""
         method, following = self.classifier.method, self.task + 1
         known = [branch for branch in method.branches() if f"{branch}/unknown" in part]
-        if self.recipe.strangers and known:
+        if self.recipe.ood and known:
             later = range(following, len(self.stream))
-            scores = method.unknown_scores(torch.cat([self._features_of(task, "strangers") for task in later]))
-            part |= {f"{branch}/strangers": scores[branch].cpu() for branch in known}
+            scores = method.unknown_scores(torch.cat([self._features_of(task, "ood") for task in later]))
+            part |= {f"{branch}/ood": scores[branch].cpu() for branch in known}
         if self.recipe.forward_transfer:
             extractor, what = self.classifier.extractor, f"task {following + 1}, not yet learnt"
 
@@ -279,9 +279,8 @@ class _Experiment:
     def _task_learnt(self) -> None:
         self.learnt = True
         self.folder.log("learnt", task=self.task)
-        path = self.folder.keep_model(self.task, self.recipe.keep_models)
-        if path is not None and self.ranks.leads:
-            self.classifier.save(path)
+        if self.recipe.keep_models != "none" and self.ranks.leads:
+            self.classifier.save(self.folder.model(self.task))
             if self.recipe.keep_models == "last":
                 self.folder.drop_older_models(self.task)
         self._checkpoint()
@@ -332,11 +331,23 @@ class _Experiment:
     # The results
 
     def _write_results(self) -> dict[str, Any]:
-        branches = {branch: self._answers(branch) for branch in self.classifier.method.branches()}
+        classes, test = self.stream.classes, (self.sizes, self.labels, self.evaluations)
+        branches = {
+            branch: StoredAnswers.of_branch(branch, classes, *test) for branch in self.classifier.method.branches()
+        }
         results = {
             "format": FORMAT,
             "recipe": self.recipe.dump(),
-            "data": _describe(self.source, self.stream),
+            "data": {
+                "source": self.source.name,
+                "sha256": self.source.fingerprint,
+                "class_order": list(classes),
+                "task_sizes": self.sizes,
+                "train_images": self.stream.train_counts(),
+                "test_images": torch.bincount(self.labels, minlength=len(classes)).tolist(),
+                "near_copies": self.source.near_copies,
+                "as_published": self.source.as_published,
+            },
             "backbone": {"name": self.classifier.backbone.name, "sha256": self.classifier.backbone.fingerprint},
             "versions": versions(),
             "machine": self.classifier.compute.describe(),
@@ -351,33 +362,9 @@ class _Experiment:
             "storage_bytes": self.classifier.memory(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
-        labels = self.stream.test(len(self.stream) - 1).labels.int()
         tensors = {f"{number}/{name}": t for number, part in enumerate(self.evaluations) for name, t in part.items()}
-        save_tensors(self.folder.predictions, {"labels": labels, **tensors})
+        save_tensors(self.folder.predictions, {"labels": self.labels.int(), **tensors})
         write_json(self.folder.results, results)
         shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         self.folder.log("finished")
         return results
-
-    def _answers(self, branch: str) -> StoredAnswers:
-        labels = self.stream.test(len(self.stream) - 1).labels
-        sizes = [len(classes) for classes in self.stream.task_classes]
-        return StoredAnswers.of_branch(branch, self.stream.classes, sizes, labels, self.evaluations)
-
-    def _classes_after_each_task(self) -> list[int]:
-        sizes = [len(classes) for classes in self.stream.task_classes]
-        return [sum(sizes[: number + 1]) for number in range(len(sizes))]
-
-
-def _describe(source: Source, stream: Stream) -> dict[str, Any]:
-    labels = stream.test(len(stream) - 1).labels
-    return {
-        "source": source.name,
-        "sha256": source.fingerprint,
-        "class_order": list(stream.classes),
-        "task_sizes": [len(classes) for classes in stream.task_classes],
-        "train_images": stream.train_counts(),
-        "test_images": torch.bincount(labels, minlength=len(stream.classes)).tolist(),
-        "near_copies": source.near_copies,
-        "as_published": source.as_published,
-    }

@@ -18,6 +18,7 @@ from lca.files import has_state, hold, write_atomic
 from lca.ranks import current
 from lca.recipe import Recipe, differences
 from lca.results.folder import RunFiles
+from lca.results.seeds import of_today
 
 
 class RunFolder(RunFiles):
@@ -44,8 +45,8 @@ class RunFolder(RunFiles):
             self._check_recipe(recipe)
             handler = _LogHandler(self)
             package = logging.getLogger("lca")
-            package.addHandler(handler)
             level = package.level
+            package.addHandler(handler)
             package.setLevel(logging.INFO)
             try:
                 yield
@@ -64,13 +65,13 @@ class RunFolder(RunFiles):
         except OSError as error:
             raise LcaError(f"could not write {self.log_file}: {error.strerror or error}") from error
 
-    def keep_model(self, task: int, keep: str) -> Path | None:
-        """Where the model after a task goes, or None if it is not kept."""
-        return None if keep == "none" else self.models / f"task-{task:02d}"
+    def model(self, task: int) -> Path:
+        """Where the model after a task goes."""
+        return self.models / f"task-{task:02d}"
 
     def drop_older_models(self, task: int) -> None:
         for path in self.models.glob("task-*"):
-            if path.name != f"task-{task:02d}":
+            if path != self.model(task):
                 shutil.rmtree(path)
 
     def _check_recipe(self, recipe: Recipe) -> None:
@@ -80,7 +81,7 @@ class RunFolder(RunFiles):
             shutil.rmtree(self.models, ignore_errors=True)
             write_atomic(self.recipe, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
             return
-        changed = differences(yaml.safe_load(self.recipe.read_text(encoding="utf-8")), content)
+        changed = differences(of_today(yaml.safe_load(self.recipe.read_text(encoding="utf-8"))), content)
         if changed:
             raise LcaError(
                 f"{self.path} holds a run of another recipe:\n  "

@@ -11,11 +11,4 @@ from lca.testing.methods import METHOD_CONTRACTS, check_method
 from lca.testing.operators import OPERATOR_CONTRACTS, check_operator
 from lca.testing.tuners import TUNER_CONTRACTS, check_tuner
 
-__all__ = [
-    "METHOD_CONTRACTS",
-    "OPERATOR_CONTRACTS",
-    "TUNER_CONTRACTS",
-    "check_method",
-    "check_operator",
-    "check_tuner",
-]
+__all__ = ["METHOD_CONTRACTS", "OPERATOR_CONTRACTS", "TUNER_CONTRACTS", "check_method", "check_operator", "check_tuner"]

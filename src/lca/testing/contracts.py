@@ -1,6 +1,7 @@
 """What a contract is: a named check that says what it expected when it fails."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 from unittest import SkipTest
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 
 from lca.errors import LcaError, nearest
+from lca.options import options_of
+from lca.registry import Registry
 
 
 class Subject(Protocol):
@@ -45,21 +48,38 @@ def _told(check: Callable[..., None], title: str, arguments: tuple[str, ...]) ->
     return kept
 
 
-def run_contracts(table: Contracts[S], subject: S, chosen: Iterable[str] | None) -> None:
-    """Check all contracts, or those chosen."""
-    for title in table if chosen is None else chosen:
-        if title not in table:
-            raise LcaError(f"there is no contract {title!r}; {nearest(title, table)}")
-        try:
-            table[title](subject)
-        except SkipTest:
-            if chosen is not None:
-                raise
+def run_contracts(
+    table: Contracts[S],
+    registry: Registry[Any],
+    thing: Any,
+    subject: Callable[[str], S],
+    chosen: Iterable[str] | None,
+    tag: str = "name",
+) -> None:
+    """Check that a thing keeps all contracts, or those chosen. `thing` is a name, or a class that stands in for what
+    the registry has under the class's own name: the default of its option `tag`."""
+    name = thing if isinstance(thing, str) else str(options_of(thing).model_fields[tag].default)
+    with nullcontext() if isinstance(thing, str) else registry.standing_in(name, thing):
+        checked = subject(name)
+        for title in table if chosen is None else chosen:
+            if title not in table:
+                raise LcaError(f"there is no contract {title!r}; {nearest(title, table)}")
+            try:
+                table[title](checked)
+            except SkipTest:
+                if chosen is not None:
+                    raise
 
 
 def expect(kept: bool | Tensor, message: str) -> None:
     if not kept:
         raise AssertionError(message)
+
+
+def expect_sentence(docstring: str | None) -> None:
+    """What lists show of a thing is the first line of its docstring."""
+    line = (docstring or "").partition("\n")[0].strip()
+    expect(line.endswith("."), f"expected a docstring whose first line is a sentence, got {line!r}")
 
 
 def expect_equal(found: Any, expected: Any, what: str) -> None:

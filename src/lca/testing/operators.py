@@ -1,14 +1,14 @@
 """The contracts of a merge operator, alone and in incremental merging."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lca.merging.operators import Operator, choose_operator, operators
-from lca.testing.contracts import Contracts, contract, expect, expect_equal, run_contracts
+from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_sentence, run_contracts
 from lca.testing.methods import METHOD_CONTRACTS, MethodSubject
 
 OPERATOR_CONTRACTS: Contracts["OperatorSubject"] = {}
@@ -17,9 +17,8 @@ OPERATOR_CONTRACTS: Contracts["OperatorSubject"] = {}
 
 def check_operator(operator: type[Operator] | str, *, contracts: Iterable[str] | None = None, **options: Any) -> None:
     """Check that an operator, by its class or name and with these options, keeps all contracts or those named."""
-    name = operator if isinstance(operator, str) else str(operator.model_fields["operator"].default)
-    with nullcontext() if isinstance(operator, str) else operators.standing_in(name, operator):
-        run_contracts(OPERATOR_CONTRACTS, OperatorSubject(name, options), contracts)
+    subject = partial(OperatorSubject, options=options)
+    run_contracts(OPERATOR_CONTRACTS, operators, operator, subject, contracts, tag="operator")
 
 
 class OperatorSubject:
@@ -53,8 +52,7 @@ def _pure(subject: OperatorSubject) -> None:
 
 @contract(OPERATOR_CONTRACTS, "the docstring begins with a line for lists")
 def _docstring(subject: OperatorSubject) -> None:
-    line = (type(subject.operator).__doc__ or "").partition("\n")[0].strip()
-    expect(line.endswith("."), f"expected a docstring whose first line is a sentence, got {line!r}")
+    expect_sentence(type(subject.operator).__doc__)
 
 
 @contract(OPERATOR_CONTRACTS, "incremental merging with it keeps its contract", METHOD_CONTRACTS)

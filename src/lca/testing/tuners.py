@@ -1,20 +1,20 @@
 """The contracts of a tuner, on tiny transformers of every kind."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from timm.models import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from lca.data.views import AugmentOptions
 from lca.device import Compute
 from lca.errors import LcaError
-from lca.features import FeatureExtractor
+from lca.features import FeatureExtractor, Pooled
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
-from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_near, run_contracts
+from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_near, expect_sentence, run_contracts
 from lca.testing.parts import VITS, build_backbone, build_vit, task
 from lca.training.loop import FineTuning
 from lca.training.options import TrainingOptions
@@ -30,9 +30,7 @@ TUNER_CONTRACTS: Contracts["TunerSubject"] = {}
 
 def check_tuner(tuner: type[Tuner] | str, *, contracts: Iterable[str] | None = None, **options: Any) -> None:
     """Check that a tuner, by its class or name and with these options, keeps all contracts or those named."""
-    name = tuner if isinstance(tuner, str) else str(tuner.Options.model_fields["name"].default)
-    with nullcontext() if isinstance(tuner, str) else tuners.standing_in(name, tuner):
-        run_contracts(TUNER_CONTRACTS, TunerSubject(name, options), contracts)
+    run_contracts(TUNER_CONTRACTS, tuners, tuner, partial(TunerSubject, options=options), contracts)
 
 
 class TunerSubject:
@@ -91,13 +89,10 @@ def _reproducible(subject: TunerSubject) -> None:
 @contract(TUNER_CONTRACTS, "every tuned tensor receives a gradient")
 def _gradients(subject: TunerSubject) -> None:
     vit, tuner = subject.attached()
-    trainable = {id(each) for each in vit.parameters() if each.requires_grad}
-    expect(
-        trainable == {id(each) for each in tuner.parameters().values()}, "parameters() is not what requires a gradient"
-    )
-    if not trainable:
+    _expect_trained(vit, tuner)
+    if not tuner.parameters():
         return
-    vit.forward_head(vit.forward_features(VIEWS), pre_logits=True).square().sum().backward()
+    Pooled(vit)(VIEWS).square().sum().backward()
     idle = [key for key, each in tuner.parameters().items() if each.grad is None or not each.grad.abs().sum() > 0]
     expect(not idle, f"expected a gradient on every tensor, got none on {idle}")
 
@@ -119,9 +114,9 @@ def _missing(subject: TunerSubject) -> None:
 @contract(TUNER_CONTRACTS, "a feature does not depend on its neighbours")
 def _neighbours(subject: TunerSubject) -> None:
     vit, _ = subject.attached()
-    with torch.no_grad():
-        alone = vit.forward_head(vit.forward_features(VIEWS[1:2]), pre_logits=True)
-    expect_near(_features(vit)[1:2], alone, "the feature of an image in a batch and alone", rtol=1e-4)
+    expect_near(
+        _features(vit)[1:2], _features(vit, VIEWS[1:2]), "the feature of an image in a batch and alone", rtol=1e-4
+    )
 
 
 @contract(TUNER_CONTRACTS, "folded it gives the same features", VITS)
@@ -134,8 +129,7 @@ def _folded(subject: TunerSubject, kind: str) -> None:
     stays = bool(tuner.parameters())
     own = list(vit.state_dict()) == list(plain.state_dict())
     expect(own != stays, "expected that fold leaves either parameters() or a transformer without modules of the tuner")
-    trainable = {id(each) for each in vit.parameters() if each.requires_grad}
-    expect(trainable == set(map(id, tuner.parameters().values())), "what was folded still requires a gradient")
+    _expect_trained(vit, tuner)
     tuner.detach()  # takes out what stayed and leaves what was folded
     expected = _features(plain) if stays or not tuned else before
     expect_near(_features(vit), expected, "features after fold and detach", rtol=1e-5)
@@ -196,29 +190,23 @@ def _exported(subject: TunerSubject) -> None:
     vit, _ = subject.attached()
     shapes = {"views": {0: torch.export.Dim("images", min=2)}}
     with torch.no_grad():
-        exported = torch.export.export(_Features(vit), (VIEWS,), dynamic_shapes=shapes).module()
+        exported = torch.export.export(Pooled(vit), (VIEWS,), dynamic_shapes=shapes).module()
         expect_near(exported(VIEWS[:2]), _features(vit)[:2], "features of the exported transformer", rtol=1e-5)
 
 
 @contract(TUNER_CONTRACTS, "the docstring begins with a line for lists")
 def _docstring(subject: TunerSubject) -> None:
-    line = (subject.tuner.__doc__ or "").partition("\n")[0].strip()
-    expect(line.endswith("."), f"expected a docstring whose first line is a sentence, got {line!r}")
-
-
-class _Features(nn.Module):
-    def __init__(self, vit: VisionTransformer) -> None:
-        super().__init__()
-        self.vit = vit
-
-    def forward(self, views: Tensor) -> Tensor:
-        pooled: Tensor = self.vit.forward_head(self.vit.forward_features(views), pre_logits=True)
-        return pooled
+    expect_sentence(subject.tuner.__doc__)
 
 
 @torch.no_grad()
-def _features(vit: VisionTransformer) -> Tensor:
-    return _Features(vit)(VIEWS)
+def _features(vit: VisionTransformer, views: Tensor = VIEWS) -> Tensor:
+    return Pooled(vit)(views)
+
+
+def _expect_trained(vit: VisionTransformer, tuner: Tuner) -> None:
+    trained = {id(each) for each in vit.parameters() if each.requires_grad}
+    expect(trained == {*map(id, tuner.parameters().values())}, "parameters() is not what requires a gradient")
 
 
 def _disturbed(tuner: Tuner) -> dict[str, Tensor]:

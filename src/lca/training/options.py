@@ -44,7 +44,7 @@ class TrainingOptions(Options):
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError("milestones and schedule: steps go together")
         if not all(0 < share < 1 for share in self.milestones):
-            raise ValueError(f"milestones are shares of the epochs between 0 and 1, came {self.milestones}")
+            raise ValueError(f"milestones are shares of the epochs between 0 and 1, got {self.milestones}")
         if self.loss != "lca" and self.robustness != TrainingOptions.model_fields["robustness"].default:
             raise ValueError(f"robustness is for loss: lca; with {self.loss} it would do nothing")
         return self

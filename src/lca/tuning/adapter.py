@@ -36,14 +36,13 @@ class AdaptedMlp(nn.Module):
         super().__init__()
         self.norm, self.mlp, self.layer_scale = block.norm2, block.mlp, block.ls2
         self.scale, self.dropout = options.scale, options.dropout
-        weight = block.attn.proj.weight  # its rows are the width of the residual stream
-        width, device = weight.shape[0], weight.device
+        width = len(block.attn.proj.weight)  # of the residual stream
         down = torch.empty(options.bottleneck, width)
         nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
-        self.down = nn.Parameter(down.to(device))
-        self.down_bias = nn.Parameter(torch.zeros(options.bottleneck, device=device))
-        self.up = nn.Parameter(torch.zeros(width, options.bottleneck, device=device))  # the model starts unchanged
-        self.up_bias = nn.Parameter(torch.zeros(width, device=device))
+        self.down = nn.Parameter(down)
+        self.down_bias = nn.Parameter(torch.zeros(options.bottleneck))
+        self.up = nn.Parameter(torch.zeros(width, options.bottleneck))  # the model starts unchanged
+        self.up_bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
         inside = functional.relu(functional.linear(x, self.down, self.down_bias))
@@ -60,20 +59,12 @@ class Adapter(Tuner):
     Options: ClassVar = AdapterOptions
     options: AdapterOptions
 
-    _adapted: dict[str, AdaptedMlp]
-
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         if other := sorted({type(block).__name__ for block in vit.blocks if not isinstance(block, Block)}):
             raise LcaError(f"the adapter goes beside the MLP of timm's Block; this transformer has {other}")
-        self._adapted = {}
         for number, block in enumerate(vit.blocks):
-            adapted = self._adapted[f"blocks.{number}"] = AdaptedMlp(block, self.options, generator)
+            adapted, place = AdaptedMlp(block, self.options, generator), f"blocks.{number}"
+            own = adapted.named_parameters(recurse=False)
+            self.tuned |= {f"{place}.adapter.{name}": parameter for name, parameter in own}
             for name, module in (("mlp", adapted), ("norm2", nn.Identity()), ("ls2", nn.Identity())):
-                self.put(vit, f"blocks.{number}.{name}", module)
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {
-            f"{block}.adapter.{name}": getattr(adapted, name)
-            for block, adapted in self._adapted.items()
-            for name in ("down", "down_bias", "up", "up_bias")
-        }
+                self.put(vit, f"{place}.{name}", module)

@@ -28,21 +28,23 @@ class Tuner(ABC):
 
     def __init__(self, options: TuningOptions) -> None:
         self.options = options
+        self.tuned: dict[str, nn.Parameter] = {}
+        """What is trained, by a name that stays the same between runs; `attach` fills it."""
         self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
 
     @abstractmethod
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         """Insert the trainable tensors, initialised from the generator."""
 
-    @abstractmethod
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The live trainable parameters, by a name that stays the same between runs."""
+        """The live trainable parameters, by a name that stays the same between runs: what is in `tuned`."""
+        return self.tuned
 
     def put(self, vit: VisionTransformer, name: str, module: nn.Module) -> None:
-        """Put a module in the place of the one with this dotted name, in the same mode, until `detach`."""
+        """Put a module in the place of the one with this dotted name, in its mode and on its device, until `detach`."""
         parent, plain = vit.get_submodule(name.rpartition(".")[0]), vit.get_submodule(name)
         self._replaced.append((parent, name.rpartition(".")[2], plain))
-        replace_module(vit, name, module.train(plain.training))
+        replace_module(vit, name, module.train(plain.training).to(next(vit.parameters()).device))
 
     def detach(self) -> None:
         """Take everything out again: the transformer is as it was before `attach`."""

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import torch
 from timm.models import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions
@@ -20,18 +20,14 @@ class FullTuning(Tuner):
 
     Options: ClassVar = FullOptions
 
-    _parameters: dict[str, nn.Parameter]
     _pretrained: dict[str, Tensor]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
-        self._parameters = dict(vit.requires_grad_(True).named_parameters())
+        self.tuned = dict(vit.requires_grad_(True).named_parameters())
         self._pretrained = self.tensors()
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return self._parameters
-
     def pretrained_tensors(self) -> dict[str, Tensor]:
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.tuned.items():
             self._pretrained[name] = self._pretrained[name].to(parameter.device)
         return self._pretrained
 
@@ -40,6 +36,6 @@ class FullTuning(Tuner):
         self.fold()
 
     def fold(self) -> None:
-        for parameter in self._parameters.values():
+        for parameter in self.tuned.values():
             parameter.requires_grad_(False)
-        self._parameters, self._pretrained = {}, {}
+        self.tuned, self._pretrained = {}, {}

@@ -53,14 +53,13 @@ class TokenInsertion(nn.Sequential, Insertion):
     def __init__(
         self,
         *stages: nn.Module,
-        own: Tensor | None,
+        own: nn.Parameter | None,
         at: int | None = None,
         position: Tensor | None = None,
         pool: int = 0,
     ) -> None:
         super().__init__(*stages)
-        self.own = None if own is None else nn.Parameter(own)
-        self.at, self.pool = at, pool
+        self.own, self.at, self.pool = own, at, pool
         self.register_buffer("position", position, persistent=False)
         self.training = stages[0].training
 
@@ -90,10 +89,9 @@ class PrefixAttention(Insertion):
     Queries do not change. Prefix keys are taken as they are, also where the attention normalises its own.
     """
 
-    def __init__(self, inner: Attention, own: Tensor | None) -> None:
+    def __init__(self, inner: Attention, own: nn.Parameter | None) -> None:
         super().__init__()
-        self.inner = inner
-        self.own = None if own is None else nn.Parameter(own)
+        self.inner, self.own = inner, own
         self.training = inner.training
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -131,7 +129,7 @@ def plain_attention(block: nn.Module) -> Attention:
 
 
 def insert_tokens(
-    vit: VisionTransformer, own: Tensor | None, position: Tensor | None = None, pool: bool = False
+    vit: VisionTransformer, own: nn.Parameter | None, position: Tensor | None = None, pool: bool = False
 ) -> TokenInsertion:
     """Make a place for tokens behind all prefix tokens (class, distillation, registers) and through all blocks. With
     `pool` the transformer's feature is made of their outputs after the final norm, which therefore becomes a stage."""
@@ -144,7 +142,7 @@ def insert_tokens(
     return insertion
 
 
-def insert_prefix(vit: VisionTransformer, block: int, own: Tensor | None) -> PrefixAttention:
+def insert_prefix(vit: VisionTransformer, block: int, own: nn.Parameter | None) -> PrefixAttention:
     """Make a place for a prefix in a block's attention."""
     vit.blocks[block].attn = insertion = PrefixAttention(plain_attention(vit.blocks[block]), own)
     return insertion

@@ -40,8 +40,8 @@ class LoraLinear(nn.Module):
         self.dropout = options.dropout
         # "gaussian" in peft: A normal with standard deviation 1 / rank, B zero, so the model starts unchanged
         down = torch.empty(rank, inner.in_features).normal_(0, 1 / rank, generator=generator)
-        self.down = nn.Parameter(down.to(inner.weight.device))
-        self.up = nn.Parameter(torch.zeros(inner.out_features, rank, device=inner.weight.device))
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(torch.zeros(inner.out_features, rank))
         self.settled: Tensor | None = None
         """`folded`, while nothing changes and no gradients are wanted."""
 
@@ -78,16 +78,9 @@ class Lora(Tuner):
         self._layers = {}
         for name, module in linear.items():
             if name.startswith("blocks.") and name.rpartition(".")[2] in self.options.targets:
-                self._layers[name] = LoraLinear(module, self.options, generator)
-                self.put(vit, name, self._layers[name])
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        sides = {"A": "down", "B": "up"}
-        return {
-            f"{name}.lora_{side}": getattr(layer, attribute)
-            for name, layer in self._layers.items()
-            for side, attribute in sides.items()
-        }
+                layer = self._layers[name] = LoraLinear(module, self.options, generator)
+                self.tuned |= {f"{name}.lora_A": layer.down, f"{name}.lora_B": layer.up}
+                self.put(vit, name, layer)
 
     def settle(self) -> None:
         for layer in self._layers.values():
@@ -102,7 +95,7 @@ class Lora(Tuner):
         for layer in self._layers.values():
             layer.inner.weight.copy_(layer.folded())
         self.detach()
-        self._layers = {}
+        self._layers, self.tuned = {}, {}
 
     def write_adapter(self, folder: Path) -> None:
         """As an adapter folder that the peft library loads; `read_peft` reads it back."""

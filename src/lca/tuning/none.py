@@ -4,7 +4,6 @@ from typing import ClassVar, Literal
 
 import torch
 from timm.models import VisionTransformer
-from torch import nn
 
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions
@@ -22,6 +21,3 @@ class NoTuning(Tuner):
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         pass
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {}

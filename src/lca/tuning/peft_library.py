@@ -73,7 +73,6 @@ class PeftTuning(Tuner):
     _vit: VisionTransformer
     _children: dict[nn.Module, dict[str, nn.Module | None]]
     _values: dict[str, Tensor]
-    _tuned: dict[str, nn.Parameter]
 
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         self._vit = vit
@@ -89,10 +88,7 @@ class PeftTuning(Tuner):
                 self.detach()
                 raise LcaError(f"{self.options.name} does not fit this transformer: {error}") from error
         vit.train(vit.training)
-        self._tuned = {name: each for name, each in vit.named_parameters() if each.requires_grad}
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self._tuned)
+        self.tuned = {name: each for name, each in vit.named_parameters() if each.requires_grad}
 
     def detach(self) -> None:
         for module, children in self._children.items():
@@ -102,7 +98,7 @@ class PeftTuning(Tuner):
             del self._vit.peft_config
         self._vit.load_state_dict(self._values)
         self._vit.requires_grad_(False)
-        self._tuned = {}
+        self.tuned = {}
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -121,7 +117,7 @@ class PeftTuning(Tuner):
         self._values |= own  # from now on the transformer's, so that `detach` leaves them
         for name, parameter in vit.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in own)
-        self._tuned = {name: parameter for name, parameter in vit.named_parameters() if parameter.requires_grad}
+        self.tuned = {name: parameter for name, parameter in vit.named_parameters() if parameter.requires_grad}
 
     def write_adapter(self, folder: Path) -> None:
         """As an adapter folder that the library loads."""

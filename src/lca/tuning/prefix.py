@@ -20,7 +20,7 @@ from lca.tuning.insertion import PrefixAttention, plain_attention
 def _in_range(layers: tuple[int | float, ...]) -> tuple[int | float, ...]:
     wrong = [each for each in layers if each < 0 or (isinstance(each, float) and each >= 1)]
     if wrong or not layers:
-        raise ValueError(f"expected block numbers from 0 or shares of the depth in [0, 1), came {wrong or 'none'}")
+        raise ValueError(f"expected block numbers from 0 or shares of the depth in [0, 1), got {wrong or 'none'}")
     return layers
 
 
@@ -62,9 +62,6 @@ class Prefix(Tuner):
         self.insertions = {}
         for name, attention in {f"blocks.{each}.attn": plain_attention(vit.blocks[each]) for each in numbers}.items():
             shape = (2, self.options.tokens, attention.num_heads * attention.head_dim)
-            own = uniform(shape, self.options.spread, generator).to(attention.qkv.weight.device)
+            own = self.tuned[f"{name}.prefix"] = nn.Parameter(uniform(shape, self.options.spread, generator))
             self.insertions[name] = PrefixAttention(attention, own)
             self.put(vit, name, self.insertions[name])
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {f"{name}.prefix": each.own for name, each in self.insertions.items() if each.own is not None}

@@ -47,12 +47,9 @@ class Prompt(Tuner):
         if position is None and options.position == "class":
             raise LcaError("this transformer's class token has no position embedding; use position: none")
         own = uniform((options.tokens, vit.embed_dim), options.spread, generator)
-        own = own.to(next(vit.parameters()).device)
+        self.tuned["prompt"] = nn.Parameter(own.to(next(vit.parameters()).device))
         self._vit = vit
-        self.insertion = insert_tokens(vit, own, position, pool=options.pool == "prompts")
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {} if self.insertion.own is None else {"prompt": self.insertion.own}
+        self.insertion = insert_tokens(vit, self.tuned["prompt"], position, pool=options.pool == "prompts")
 
     def detach(self) -> None:
         remove_insertions(self._vit)

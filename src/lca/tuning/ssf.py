@@ -32,8 +32,8 @@ class ScaledShifted(nn.Module):
         self.inner = inner
         weight: Tensor = inner.weight  # type: ignore[assignment]
         channels = (len(weight), 1, 1) if isinstance(inner, nn.Conv2d) else (len(weight),)
-        self.scale = nn.Parameter(torch.empty(channels).normal_(1, noise, generator=generator).to(weight.device))
-        self.shift = nn.Parameter(torch.empty(channels).normal_(0, noise, generator=generator).to(weight.device))
+        self.scale = nn.Parameter(torch.empty(channels).normal_(1, noise, generator=generator))
+        self.shift = nn.Parameter(torch.empty(channels).normal_(0, noise, generator=generator))
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.inner(x) * self.scale + self.shift
@@ -75,15 +75,11 @@ class Ssf(Tuner):
         self._vit = vit
         self._layers = {name: ScaledShifted(modules[name], self.options.noise, generator) for name in names}
         for name, layer in self._layers.items():
+            self.tuned |= {f"{name}.scale": layer.scale, f"{name}.shift": layer.shift}
             self.put(vit, name, layer)
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {
-            f"{name}.{key}": getattr(layer, key) for name, layer in self._layers.items() for key in ("scale", "shift")
-        }
 
     def fold(self) -> None:
         for name, layer in list(self._layers.items()):
             if layer.fold():
                 replace_module(self._vit, name, layer.inner)
-                del self._layers[name]
+                del self._layers[name], self.tuned[f"{name}.scale"], self.tuned[f"{name}.shift"]

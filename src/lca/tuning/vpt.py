@@ -36,21 +36,15 @@ class Vpt(Tuner):
     Options: ClassVar = VptOptions
     options: VptOptions
 
-    _insertions: dict[str, TokenInsertion]
-
     def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
         shape = (self.options.tokens, vit.embed_dim)
-        device = next(vit.parameters()).device
 
-        def insertion(*stages: nn.Module) -> TokenInsertion:
-            return TokenInsertion(*stages, own=uniform(shape, self.options.spread, generator).to(device))
+        def insertion(name: str, *stages: nn.Module) -> TokenInsertion:
+            own = self.tuned[name] = nn.Parameter(uniform(shape, self.options.spread, generator))
+            return TokenInsertion(*stages, own=own)
 
         if self.options.kind == "deep":
-            self._insertions = {f"blocks.{n}.vpt": insertion(block) for n, block in enumerate(vit.blocks)}
-            self.put(vit, "blocks", nn.Sequential(*self._insertions.values()))
+            stages = [insertion(f"blocks.{number}.vpt", block) for number, block in enumerate(vit.blocks)]
+            self.put(vit, "blocks", nn.Sequential(*stages))
         else:
-            self._insertions = {"vpt": insertion(*vit.blocks)}
-            self.put(vit, "blocks", self._insertions["vpt"])
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return {name: each.own for name, each in self._insertions.items() if each.own is not None}
+            self.put(vit, "blocks", insertion("vpt", *vit.blocks))
