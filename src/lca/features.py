@@ -13,6 +13,7 @@ from lca.backbones.patches import project_by_product
 from lca.data.images import ImageSet, Pixels
 from lca.data.views import channels, evaluation_view, scaled
 from lca.device import CompiledForSizes, Compute
+from lca.files import Part, Stored, nbytes
 from lca.progress import Progress
 from lca.randomness import generator
 from lca.ranks import current
@@ -148,6 +149,27 @@ class FeatureExtractor(nn.Module):
         """What is seen of images: their centre, by default as much of it as of all images."""
         crop = self.centre_crop if centre_crop is None else centre_crop
         return evaluation_view(pixels.to(self.compute.device), self.preprocessing, crop, self.scaling)
+
+
+class Tuned(Stored):
+    """The tuned values to go back to, as they were when `take` was called last; who loads them tunes on from there."""
+
+    def __init__(self, extractor: FeatureExtractor) -> None:
+        self._extractor = extractor
+        self.take()
+
+    def take(self) -> None:
+        self.tensors = self._extractor.tensors()
+
+    def state(self) -> tuple[Part, None]:
+        return self.tensors, None
+
+    def load(self, part: Part, meta: None = None) -> None:
+        self._extractor.load(part)
+        self.take()
+
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
+        return nbytes(self.tensors)
 
 
 def pooled(vit: VisionTransformer, views: Tensor) -> Tensor:

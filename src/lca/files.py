@@ -13,11 +13,12 @@ import re
 import shutil
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
 from safetensors.torch import load_file, save
@@ -32,6 +33,7 @@ PROBE = 65536
 """Bytes written to see whether a folder takes any: more than a file system keeps without taking room."""
 
 Part = dict[str, torch.Tensor]
+T = TypeVar("T")
 
 
 def nbytes(part: Mapping[str, torch.Tensor]) -> int:
@@ -46,10 +48,52 @@ class State:
     parts: dict[str, Part] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, things: "Mapping[str, Stored]") -> "State":
+        """The state of things by the names of their parts."""
+        state = cls()
+        for name, thing in things.items():
+            state.parts[name], meta = thing.state()
+            if meta is not None:
+                state.meta[name] = meta
+        return state
+
+    def restore(self, things: "Mapping[str, Stored]", device: torch.device) -> None:
+        """The inverse of `of`, with the tensors on a device."""
+        for name, thing in things.items():
+            part = {key: tensor.to(device) for key, tensor in self.parts[name].items()}
+            thing.load(part, self.meta.get(name))
+
     def bytes_by_part(self) -> dict[str, int]:
         """Tensor bytes of every part that has any."""
         sizes = {name: nbytes(part) for name, part in self.parts.items()}
         return {name: size for name, size in sizes.items() if size}
+
+
+class Stored(ABC):
+    """Something a model remembers: one part of its state."""
+
+    @abstractmethod
+    def state(self) -> tuple[Part, Any]:
+        """Tensors and JSON, which is None for what is tensors only."""
+
+    @abstractmethod
+    def load(self, part: Part, meta: Any = None) -> None:
+        """The inverse of `state`."""
+
+    def forget(self, label: int) -> None:
+        """Remove a class; the labels above move down by one. What knows no classes stays as it is."""
+        return
+
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int | None:
+        """Tensor bytes after tasks of equal size and so many classes in all, with so many images each, of features of
+        that width; None where that depends on what the images are."""
+        return 0
+
+
+def without(label: int, table: Mapping[int, T]) -> dict[int, T]:
+    """A table by label that has forgotten one of them: the labels above move down by one."""
+    return {each - (each > label): entry for each, entry in table.items() if each != label}
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import tiny
+from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.methods import fecam
 from lca.methods.fecam import FLOOR
@@ -102,7 +103,7 @@ def test_two_batches_of_a_class_are_one():
     for number, rows in enumerate((torch.arange(4), torch.arange(4, 13)), start=1):
         subset = images.subset(rows)
         names = [("0", "4")[label] for label in subset.labels.unique().tolist()]
-        parts.learn(tiny.Task(number, tuple(names), subset.of_classes(names)))
+        parts.learn(Task(number, tuple(names), subset.of_classes(names)))
         features = of_test(whole)
         parts.logits(features)  # what it measures with is made now, and has to be made again
     torch.testing.assert_close(parts.logits(features), whole.logits(features), rtol=0, atol=1e-5)

@@ -286,7 +286,7 @@ def test_a_restart_measures_with_the_features_of_before_the_task(make, make_task
     for place, covariance in enumerate(shrunk):
         found = twin.training._whitening[place].double().numpy()
         np.testing.assert_allclose(found.T @ found, np.linalg.inv(covariance), rtol=1e-3, atol=1e-5)
-    one, two = method.training.state(), twin.training.state()
+    (one, _), (two, _) = method.training.state(), twin.training.state()
     assert one.keys() == two.keys()
     assert all(torch.equal(two[name], each) for name, each in one.items())
 

@@ -7,6 +7,7 @@ from sklearn.linear_model import Ridge
 
 import tiny
 from lca.classifier import ContinualClassifier
+from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.methods.ranpac import RanPac, held_out_errors, solve_ridge
 from lca.training.setting import Given
@@ -126,7 +127,7 @@ def test_tasks_and_batches_of_one_class_do_not_matter():
     for number, rows in enumerate((torch.arange(5), torch.arange(5, 14)), start=1):
         subset = images.subset(rows)
         names = [("0", "4")[label] for label in subset.labels.unique().tolist()]
-        parts.learn(tiny.Task(number, tuple(names), subset.of_classes(names)))
+        parts.learn(Task(number, tuple(names), subset.of_classes(names)))
     assert parts.classes == whole.classes
     for name in ("gram", "sums"):
         torch.testing.assert_close(getattr(parts.method, name), getattr(whole.method, name), rtol=1e-6, atol=0)

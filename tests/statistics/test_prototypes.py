@@ -32,13 +32,13 @@ def test_cosines():
 
 def test_forgetting_and_state():
     means = ClassMeans()
-    assert means.state() == {}
+    assert means.state()[0] == {}
     means.observe(LABELS, FEATURES)
     means.forget(1)
     torch.testing.assert_close(means.means, expected()[[0, 2]])
     loaded = ClassMeans()
-    loaded.load(means.state(), torch.device("cpu"))
+    loaded.load(*means.state())
     assert torch.equal(loaded.cosines(FEATURES), means.cosines(FEATURES))
-    loaded.load({}, torch.device("cpu"))
+    loaded.load({})
     loaded.observe(LABELS, FEATURES)
     torch.testing.assert_close(loaded.means, expected())

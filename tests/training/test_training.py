@@ -147,32 +147,32 @@ def test_a_restart_after_any_epoch_changes_nothing(make_extractor, make_task, ma
     for epoch in range(3):  # every epoch in a new process, as it were
         again, other_heads, resumed = start(make_extractor, tuning_options, **settings)
         resumed.load(stored)
-        assert resumed.state() is stored
+        assert resumed.state()[0] is stored
         resumed.epoch(task, epoch, other_heads)
-        stored = resumed.state()
+        stored = resumed.state()[0]
     assert equal(again.tensors(), expected)
     again, other_heads, resumed = start(make_extractor, tuning_options, **settings)
     resumed.load(stored)
     resumed.finish(task, other_heads, [0, 1])
     assert equal(again.tensors(), expected)
     assert torch.equal(other_heads.tasks[0].weight, heads.tasks[0].weight)
-    assert resumed.state() == {}
+    assert resumed.state()[0] == {}
 
 
 def test_the_state_holds_the_optimisers_memory(make_extractor, make_task):
     task = make_task(0, ("a", "b"), 3)
     _, heads, tuning = start(make_extractor)
-    assert tuning.state() == {}
+    assert tuning.state()[0] == {}
     tuning.epoch(task, 0, heads)
-    assert {name.partition(".")[0] for name in tuning.state()} == {"tuned", "head", "optimiser"}
-    assert all(isinstance(each, torch.Tensor) for each in tuning.state().values())
+    assert {name.partition(".")[0] for name in tuning.state()[0]} == {"tuned", "head", "optimiser"}
+    assert all(isinstance(each, torch.Tensor) for each in tuning.state()[0].values())
 
 
 def test_only_new_classes_enter_the_heads(make_extractor, make_task):
     task = make_task(0, ("a", "b", "c"), 3)
     _, heads, tuning = start(make_extractor)
     tuning.epoch(task, 0, heads)
-    rows = tuning.state()["head.weight"]
+    rows = tuning.state()[0]["head.weight"]
     tuning.finish(task, heads, [2, 0])
     assert torch.equal(heads.tasks[0].weight, rows[[2, 0]])
     tuning.epoch(task, 0, heads)
@@ -309,9 +309,9 @@ def test_initial_tensors_and_batches_can_be_given(make_extractor, make_task):
     loss = functional.cross_entropy(other(views) @ weight.T, task.train.labels[index])
     loss.backward()
     assert measured["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    torch.testing.assert_close(training.state()["head.weight"], rows - 0.1 * weight.grad)
+    torch.testing.assert_close(training.state()[0]["head.weight"], rows - 0.1 * weight.grad)
     for name, parameter in other.tuned_parameters().items():
-        torch.testing.assert_close(training.state()[f"tuned.{name}"], own[name] - 0.1 * parameter.grad)
+        torch.testing.assert_close(training.state()[0][f"tuned.{name}"], own[name] - 0.1 * parameter.grad)
     with pytest.raises(LcaError, match="shape"):
         Setting(make_extractor(), options, centre, 3, Progress(), Given({f"tuner.{next(iter(own))}": torch.zeros(1)}))
     with pytest.raises(LcaError, match=r"tuner\.nothing"):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from lca.device import replayed
 from lca.errors import LcaError
@@ -130,72 +130,101 @@ def align(
     parameters = heads.trainable(chosen_heads(options.train_heads, len(heads.tasks), to_align))
     if not parameters:
         return heads, {}
-    sizes, device = heads.sizes, memory.means().device
+    alignment = _Alignment(heads, parameters, memory, options, generator)
+    for epoch in range(options.epochs):
+        alignment.epoch(epoch)
+        on_epoch()
+    return heads, alignment.end(what)
 
-    def draw(epoch: int) -> tuple[Tensor, Tensor | None]:
+
+class _Alignment:
+    """What exists only while heads are aligned. A captured step reads and changes these tensors: they stay in place."""
+
+    def __init__(
+        self,
+        heads: GrowingHeads,
+        parameters: list[nn.Parameter],
+        memory: FeatureSource,
+        options: AlignmentOptions,
+        generator: Draws,
+    ) -> None:
+        self._heads, self._parameters, self._memory, self._options = heads, parameters, memory, options
+        self._generator, self._sizes, self._device = generator, heads.sizes, memory.means().device
+        self._classes = torch.arange(sum(self._sizes), device=self._device)
+        self._features, self._keep = self._draw(0)
+        self._loss = self._features.new_zeros(())
+        self._optimiser = make_optimiser("sgd", [(parameters, options.lr)], options.momentum, options.weight_decay)
+        memory_of = self._optimiser.state
+        momenta = [memory_of[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        self._probe = self._batches(0)[0]
+        self._at_first = self._value(self._probe)
+        self._fast_step = replayed(self._step, self._probe, [self._loss, *parameters, *momenta])
+
+    def epoch(self, number: int) -> None:
+        set_rate(self._optimiser.param_groups[0], cosine(self._options.lr, 0.0, number / self._options.epochs))
+        self._loss.zero_()
+        if self._options.redraw and number:
+            features, keep = self._draw(number)
+            self._features.copy_(features)
+            if self._keep is not None and keep is not None:
+                self._keep.copy_(keep)
+        batches = self._batches(number)
+        for index in batches:
+            self._fast_step(index)
+        self._steps = len(batches)
+
+    def end(self, what: str) -> dict[str, float]:
+        """Freeze the heads; what was measured."""
+        self._optimiser.zero_grad()
+        self._heads.requires_grad_(False)
+        lr, keep = self._options.lr, self._keep
+        if not all(parameter.isfinite().all() for parameter in self._parameters):
+            raise LcaError(f"{what} diverged; lower its lr (it is {lr})")
+        if (at_last := self._value(self._probe)) > 1.5 * self._at_first:
+            warnings.warn(
+                f"{what} made the loss of its first batch larger ({self._at_first:.3g} before, "
+                f"{at_last:.3g} after): its lr ({lr}) may be too high, above all with logit_norm and heads that "
+                "were trained for few steps",
+                stacklevel=3,
+            )
+        kept = 1.0 if keep is None else float(keep.float().mean())
+        return {"loss": float(self._loss) / self._steps, "kept": kept}
+
+    def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """Features (classes · samples, d) in label order, and which of them the filter keeps."""
-        samples, _ = memory.sample(options.samples, generator("samples", epoch, device))
+        options, means = self._options, self._memory.means()
+        samples, _ = self._memory.sample(options.samples, self._generator("samples", epoch, self._device))
         if options.mean_decay:
-            samples = samples - (options.mean_decay * _age(sizes, device)[:, None] * memory.means())[:, None]
+            samples = samples - (options.mean_decay * _age(self._sizes, self._device)[:, None] * means)[:, None]
         rows = samples.flatten(0, 1)
         if not options.nearest_mean_filter:
             return rows, None
-        return rows, nearest_mean_mask(rows, classes.repeat_interleave(options.samples), memory.means())
+        return rows, nearest_mean_mask(rows, self._classes.repeat_interleave(options.samples), means)
 
-    classes = torch.arange(sum(sizes), device=device)
-    features, keep = draw(0)
-    loss = features.new_zeros(())
-    optimiser = make_optimiser("sgd", [(parameters, options.lr)], options.momentum, options.weight_decay)
-    momenta = [optimiser.state[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
+    def _batches(self, epoch: int) -> list[Tensor]:
+        draws = self._generator("batches", epoch, torch.device("cpu"))
+        return list(_batches(len(self._classes), self._options, draws, self._device))
 
-    def losses(index: Tensor) -> Iterator[Tensor]:
+    def _losses(self, index: Tensor) -> Iterator[Tensor]:
         """The loss of a batch, in parts that are added."""
-        for part in _parts(index, len(classes), options):
-            labels, kept = classes[part // options.samples], None if keep is None else keep[part]
-            yield lca_loss(heads.at_once(features[part]), labels, options, sizes, kept) * (len(part) / len(index))
+        options, keep = self._options, self._keep
+        for part in _parts(index, len(self._classes), options):
+            labels, kept = self._classes[part // options.samples], None if keep is None else keep[part]
+            loss = lca_loss(self._heads.at_once(self._features[part]), labels, options, self._sizes, kept)
+            yield loss * (len(part) / len(index))
 
     @torch.no_grad()
-    def value(index: Tensor) -> float:
-        return float(sum(losses(index)))
+    def _value(self, index: Tensor) -> float:
+        return float(sum(self._losses(index)))
 
-    def step(index: Tensor) -> None:
-        optimiser.zero_grad()
-        for current in losses(index):
-            current.backward()
-            loss.add_(current.detach())
-        optimiser.step()
-
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    fast_step, probe, at_first = None, classes[:0], 0.0
-    for epoch in range(options.epochs):
-        set_rate(optimiser.param_groups[0], cosine(options.lr, 0.0, epoch / options.epochs))
-        loss.zero_()
-        draws = generator("batches", epoch, torch.device("cpu"))
-        batches = list(_batches(len(classes), options, draws, device))
-        if options.redraw and epoch:
-            again, kept_again = draw(epoch)
-            features.copy_(again)  # in place: a captured step reads from there
-            if keep is not None and kept_again is not None:
-                keep.copy_(kept_again)
-        if epoch == 0:
-            probe, at_first = batches[0], value(batches[0])
-        fast_step = fast_step or replayed(step, batches[0], [loss, *parameters, *momenta])
-        for index in batches:
-            fast_step(index)
-        on_epoch()
-    optimiser.zero_grad()
-    heads.requires_grad_(False)
-    if not all(parameter.isfinite().all() for parameter in parameters):
-        raise LcaError(f"{what} diverged; lower its lr (it is {options.lr})")
-    if (at_last := value(probe)) > 1.5 * at_first:
-        warnings.warn(
-            f"{what} made the loss of its first batch larger ({at_first:.3g} before, "
-            f"{at_last:.3g} after): its lr ({options.lr}) may be too high, above all with logit_norm and heads that "
-            "were trained for few steps",
-            stacklevel=2,
-        )
-    return heads, {"loss": float(loss) / len(batches), "kept": 1.0 if keep is None else float(keep.float().mean())}
+    def _step(self, index: Tensor) -> None:
+        self._optimiser.zero_grad()
+        for loss in self._losses(index):
+            loss.backward()
+            self._loss.add_(loss.detach())
+        self._optimiser.step()
 
 
 def _age(sizes: list[int], device: torch.device) -> Tensor:

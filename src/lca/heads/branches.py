@@ -3,17 +3,17 @@
 A branch sees the trunk's features and heads and gives nothing back, so any number of them share one training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from lca.files import State
+from lca.files import State, Stored
 from lca.heads.branch import BranchOptions
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.statistics.distances import KEPT, KnownDistances
+from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 
 
@@ -29,17 +29,10 @@ class BranchSet:
         self.options = {each.name: each for each in options}
         self.trunk = trunk
         self.heads = {each.name: trunk.copy() for each in options if each.keeps_statistics}
-        self.memories: dict[str, GaussianMemory] = {}
-        self.distances: dict[str, KnownDistances] = {}
-        self._memory_of: dict[str, str] = {}
         first_with: dict[str, str] = {}
-        for name in self.heads:
-            first = first_with.setdefault(self.options[name].memory_key, name)
-            self._memory_of[name] = first
-            if first == name:
-                self.memories[name] = GaussianMemory(self.options[name].covariance)
-                if keep_distances:
-                    self.distances[name] = KnownDistances()
+        self._memory_of = {name: first_with.setdefault(self.options[name].memory_key, name) for name in self.heads}
+        self.memories = {name: GaussianMemory(self.options[name].covariance) for name in first_with.values()}
+        self.distances = {name: KnownDistances() for name in self.memories if keep_distances}
 
     def memory(self, name: str) -> GaussianMemory | None:
         """The Gaussians a branch uses, or None where it keeps no statistics."""
@@ -74,19 +67,11 @@ class BranchSet:
                 for label in labels.unique().tolist():
                     self.distances[name].observe(label, apart[labels == label])
 
-    def correct_distances(self, features: Tensor, labels: Tensor) -> None:
-        """Let images of the last task that were held out correct how far known images lie."""
-        for name, memory in self.memories.items():
-            self.distances[name].correct(labels.cpu(), memory.mahalanobis(features.cpu()).amin(1))
-
     def forget(self, label: int) -> None:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
-        for heads in self.heads.values():
-            heads.forget(label)
-        for memory in self.memories.values():
-            memory.forget(label)
+        for thing in self._stored().values():
+            thing.forget(label)
         for name, distances in self.distances.items():
-            distances.forget(label)
             if self.memories[name].classes:
                 distances.rescale(self.memories[name].typical_distances())
 
@@ -116,51 +101,34 @@ class BranchSet:
         logits: Tensor = self.heads.get(name, self.trunk)(features)
         return logits
 
-    def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
-        """Squared Mahalanobis distance to the nearest class, per dimension, by branch; none without statistics."""
-        rows = features.cpu()
-        scores = {name: each.mahalanobis(rows).amin(1) / rows.shape[1] for name, each in self.memories.items()}
-        return {name: scores[memory] for name, memory in self._memory_of.items()}
-
-    def percentiles(self, features: Tensor, name: str) -> Tensor | None:
-        """How far features lie from every class, as percentiles of the known images: (n, classes), on the CPU."""
-        statistics = self.statistics(name)
-        return None if statistics is None else statistics[1].percentiles(statistics[0].mahalanobis(features.cpu()))
-
     def statistics(self, name: str) -> tuple[GaussianMemory, KnownDistances] | None:
         """The Gaussians a branch uses and the distances of the known images; None without any."""
-        memory = self.memory(name)
-        return None if memory is None or not memory.classes else (memory, self.distances[self._memory_of[name]])
+        memory, distances = self.memory(name), self.distances.get(self._memory_of.get(name, ""))
+        return (memory, distances) if memory is not None and distances is not None and memory.classes else None
 
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        """Bytes of all branches after tasks of equal size and so many classes with so many images each."""
-        closed_form = GrowingHeads(self.trunk.width, LinearOptions(bias=True))
-        total = len(self.distances) * classes * 4 * min(images, KEPT)
-        for options in (self.options[name] for name in self.heads):
-            like = closed_form if options.closed_form else self.trunk
-            total += like.expected_bytes(tasks, classes)
-        for memory in self.memories.values():
-            size = memory.expected_bytes(classes, images, self.trunk.width)
-            if size is None:
-                return None
-            total += size
-        return total
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int | None:
+        """Bytes of all branches, as of anything `Stored`."""
+        closed_form = GrowingHeads(width, LinearOptions(bias=True))
+        heads = [closed_form if self.options[name].closed_form else self.trunk for name in self.heads]
+        sizes = [
+            each.expected_bytes(tasks, classes, images, width)
+            for each in (*heads, *self.memories.values(), *self.distances.values())
+        ]
+        return None if None in sizes else sum(filter(None, sizes))
 
     def state(self) -> State:
-        state = State()
-        for name, heads in self.heads.items():
-            state.parts[f"heads/{name}"], state.meta[f"heads/{name}"] = heads.state()
-        for name, memory in self.memories.items():
-            state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"] = memory.state()
-        for name, distances in self.distances.items():
-            state.parts[f"distances/{name}"], state.meta[f"distances/{name}"] = distances.state()
-        return state
+        return State.of(self._stored())
 
     def load_state(self, state: State, device: torch.device) -> None:
-        for name, heads in self.heads.items():
-            heads.load(state.parts[f"heads/{name}"], state.meta[f"heads/{name}"])
-            heads.to(device)
-        for name, memory in self.memories.items():
-            memory.load(state.parts[f"gaussians/{name}"], state.meta[f"gaussians/{name}"])
-        for name, distances in self.distances.items():
-            distances.load(state.parts[f"distances/{name}"], state.meta[f"distances/{name}"])
+        """The heads go to a device; statistics stay on the CPU."""
+        for part, thing in self._stored().items():
+            state.restore({part: thing}, device if isinstance(thing, GrowingHeads) else torch.device("cpu"))
+
+    def _stored(self) -> dict[str, Stored]:
+        """What the branches remember, by the names of its parts."""
+        things: dict[str, Mapping[str, Stored]] = {
+            "heads": self.heads,
+            "gaussians": self.memories,
+            "distances": self.distances,
+        }
+        return {f"{kind}/{name}": each for kind, named in things.items() for name, each in named.items()}

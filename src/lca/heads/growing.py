@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.files import Part, nbytes
+from lca.files import Part, Stored, nbytes
 from lca.options import NamedOptions, one_of
 from lca.registry import Registry
 
@@ -37,7 +37,10 @@ class TaskHead(nn.Module):
 
     def keep_classes(self, chosen: Tensor) -> None:
         """Keep only the chosen classes' rows."""
-        raise NotImplementedError
+        self.classes = len(chosen)
+        for name, parameter in self.named_parameters():
+            if name in ("weight", "bias"):
+                parameter.data = parameter.data[chosen].clone()
 
 
 heads: Registry[type[TaskHead]] = Registry("head")
@@ -78,12 +81,6 @@ class LinearHead(TaskHead):
             self.weight.data.copy_(norm * functional.normalize(means - centre))
             self.bias.data.copy_(-(self.weight.data * (means + centre)).sum(1) / 2)
 
-    def keep_classes(self, chosen: Tensor) -> None:
-        self.classes = len(chosen)
-        self.weight.data = self.weight.data[chosen].clone()
-        if self.bias is not None:
-            self.bias.data = self.bias.data[chosen].clone()
-
 
 class MlpOptions(HeadOptions):
     name: Literal["mlp"] = "mlp"
@@ -117,7 +114,7 @@ class MlpHead(TaskHead):
             self.output.set_from_means(self._activations(means), norm, centre)
 
     def keep_classes(self, chosen: Tensor) -> None:
-        self.classes = len(chosen)
+        super().keep_classes(chosen)
         self.output.keep_classes(chosen)
 
     def _activations(self, features: Tensor) -> Tensor:
@@ -155,10 +152,6 @@ class CosineHead(TaskHead):
         alone = rows.norm(dim=1, keepdim=True) < 0.5  # a row must have a direction
         self.weight.data.copy_(torch.where(alone, functional.normalize(means), rows))
 
-    def keep_classes(self, chosen: Tensor) -> None:
-        self.classes = len(chosen)
-        self.weight.data = self.weight.data[chosen].clone()
-
 
 @heads.register("prototype")
 class PrototypeHead(CosineHead):
@@ -168,7 +161,7 @@ class PrototypeHead(CosineHead):
     Options: ClassVar = PrototypeOptions
 
 
-class GrowingHeads(nn.Module):
+class GrowingHeads(nn.Module, Stored):
     """The concatenated logits of all task heads, in the order their classes were learnt."""
 
     def __init__(self, width: int, options: HeadOptions) -> None:
@@ -180,6 +173,11 @@ class GrowingHeads(nn.Module):
     @property
     def sizes(self) -> list[int]:
         return [head.classes for head in self._heads()]
+
+    def new_places(self, labels: list[int]) -> list[int]:
+        """The places in a list of labels of those that no head has yet."""
+        learnt = sum(self.sizes)
+        return [place for place, label in enumerate(labels) if label >= learnt]
 
     def new_head(self, classes: int, generator: torch.Generator, options: HeadOptions | None = None) -> TaskHead:
         """A fresh head that is not part of the classifier yet."""
@@ -202,7 +200,6 @@ class GrowingHeads(nn.Module):
             self.tasks.append(head)
 
     def forget(self, label: int) -> None:
-        """Remove the row of a class; the labels above move down by one."""
         for number, head in enumerate(self._heads()):
             if label < head.classes:
                 kept = [place for place in range(head.classes) if place != label]
@@ -258,8 +255,7 @@ class GrowingHeads(nn.Module):
             for parameter in self.tasks[number].parameters()
         ]
 
-    def expected_bytes(self, tasks: int, classes: int) -> int:
-        """Bytes of the heads of tasks of equal size, with so many classes in all."""
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         return tasks * nbytes(dict(self.new_head(classes // tasks, torch.Generator()).named_parameters()))
 
     def copy(self) -> "GrowingHeads":
@@ -270,7 +266,6 @@ class GrowingHeads(nn.Module):
         return twin
 
     def state(self) -> tuple[Part, dict[str, Any]]:
-        """Tensors and JSON; `load` is the inverse."""
         part = {
             f"{number}.{name}": tensor.detach()
             for number, head in enumerate(self._heads())
@@ -280,7 +275,7 @@ class GrowingHeads(nn.Module):
             "heads": [{"classes": head.classes, "options": head.options.model_dump()} for head in self._heads()]
         }
 
-    def load(self, part: Part, meta: dict[str, Any]) -> None:
+    def load(self, part: Part, meta: Any = None) -> None:
         self.tasks = nn.ModuleList()
         for number, entry in enumerate(meta["heads"]):
             head = self.new_head(entry["classes"], torch.Generator(), choose_head(entry["options"]))

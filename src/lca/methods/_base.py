@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Literal
+from functools import cache, partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,13 +13,17 @@ from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
-from lca.files import Part, State, nbytes
+from lca.files import Part, State, Stored, nbytes
 from lca.options import NamedOptions
 from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.training.setting import Setting
 
-__all__ = ["Method", "MethodInfo", "Setting", "Step"]
+__all__ = ["PRETRAINED", "Method", "MethodInfo", "Setting", "Step"]
+
+T = TypeVar("T")
+PRETRAINED = "pretrained"
+"""The part of features that the backbone makes as it was pre-trained."""
 
 
 class MethodOptions(NamedOptions):
@@ -68,6 +72,8 @@ class Method(ABC):
     """What a recipe leaves open of `tuning` and `training` when it names this method: as published for ViT-B."""
     distils: ClassVar[bool] = False
     """Whether `training.distillation` has a meaning here."""
+    remembers: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are the state: what is `Stored` is the part of that name, all else is JSON."""
     branch_keys: ClassVar[frozenset[str]] = frozenset()
     """Options that influence only what happens after the trunk."""
 
@@ -85,13 +91,19 @@ class Method(ABC):
     def logits(self, features: Tensor, branch: str) -> Tensor:
         """(n, width) -> (n, classes learnt)."""
 
-    @abstractmethod
     def state(self) -> State:
         """All of the method, also in the middle of a task."""
+        stored = self._stored()
+        state = State.of(stored)
+        state.meta |= {name: getattr(self, name) for name in self.remembers if name not in stored}
+        return state
 
-    @abstractmethod
     def load_state(self, state: State) -> None:
         """The inverse of `state`, into a method built with the same setting and options."""
+        stored = self._stored()
+        state.restore(stored, self.setting.extractor.compute.device)
+        for name in set(self.remembers) - set(stored):
+            setattr(self, name, state.meta[name])
 
     def finetuning(self, epoch: Callable[[int], dict[str, float]], trunk: bool = False) -> Iterator[Step]:
         """A step for every epoch of the training; `epoch` takes its number."""
@@ -114,7 +126,8 @@ class Method(ABC):
 
     def embed(self, views: Tensor, part: str) -> Tensor:
         """One part of the features of views: (n, 3, size, size) -> (n, width of the part)."""
-        features: Tensor = self.setting.extractor(views)
+        extractor = self.setting.extractor
+        features: Tensor = extractor.pretrained(views) if part == PRETRAINED else extractor(views)
         return features
 
     def features(
@@ -127,22 +140,14 @@ class Method(ABC):
     ) -> Tensor:
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
         of the images, where they were computed before; `centre_crop` is another than the usual one."""
-        if type(self).embed is Method.embed:  # the extractor itself, whose weights are settled once for all batches
-            return extract(self.setting.extractor, images, self.setting.progress, what, centre_crop=centre_crop)
-        names = self.feature_parts() if parts is None else parts
+        names, extractor = self.feature_parts() if parts is None else parts, self.setting.extractor
 
         def embed(views: Tensor, *inputs: Tensor) -> Tensor:
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
 
-        return extract(
-            self.setting.extractor,
-            images,
-            self.setting.progress,
-            what,
-            embed=embed,
-            known=known,
-            centre_crop=centre_crop,
-        )
+        # the extractor itself has its weights settled once for all batches
+        made = None if type(self).embed is Method.embed and names == [""] else embed
+        return extract(extractor, images, self.setting.progress, what, embed=made, known=known, centre_crop=centre_crop)
 
     def couples_images(self) -> str | None:
         """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
@@ -164,29 +169,34 @@ class Method(ABC):
         """Take over a trunk; the branches stay as they are."""
         self.load_state(state)
 
+    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
+        """The Gaussians of a branch, and how far known images lie from them; None where there are none."""
+        return None
+
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
-        """How far features lie from every known class, for the branches that keep statistics."""
-        return {}
+        """The squared Mahalanobis distance to the nearest class, per dimension, for branches with statistics."""
+        return self._by_statistics(lambda memory, _: memory.mahalanobis(features.cpu()).amin(1) / features.shape[1])
 
     def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
-        """How far features lie from every known class, as percentiles of what known images have: (n, classes).
-
-        None for a method or branch that keeps no class statistics.
-        """
-        return None
-
-    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
-        """The class statistics that `percentiles` reads, for export; None where there are none."""
-        return None
+        """How far features lie from every known class, as percentiles of what known images have: (n, classes), on the
+        CPU. None for a method or branch that keeps no class statistics."""
+        statistics = self.statistics(branch)
+        return None if statistics is None else statistics[1].percentiles(statistics[0].mahalanobis(features.cpu()))
 
     def correct_distances(self, features: Tensor, labels: Tensor) -> None:
         """Correct what `percentiles` compares with by images of the last task that were held out, where there are
         statistics to correct."""
-        return
+        self._by_statistics(
+            lambda memory, known: known.correct(labels.cpu(), memory.mahalanobis(features.cpu()).amin(1))
+        )
 
     def forget(self, label: int) -> None:
         """Remove a class from heads and statistics; the labels above move down by one."""
-        raise LcaError(f"method {self.options.name!r} has no way to forget a class")
+        stored = self._stored().values()
+        if type(self).forget is Method.forget and all(type(each).forget is Stored.forget for each in stored):
+            raise LcaError(f"method {self.options.name!r} has no way to forget a class")
+        for each in stored:
+            each.forget(label)
 
     def storage(self, branch: str | None = None) -> dict[str, int]:
         """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""
@@ -195,7 +205,9 @@ class Method(ABC):
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         """What `storage` will come to after tasks of equal size and so many classes in all, with so many images each;
         None where that is not known beforehand."""
-        return None
+        width = self.setting.extractor.width
+        sizes = [each.expected_bytes(tasks, classes, images, width) for each in self._stored().values()]
+        return None if None in sizes or not sizes else sum(filter(None, sizes))
 
     def on_device(self, part: Part) -> Part:
         """A part of a loaded state where this method computes."""
@@ -204,3 +216,13 @@ class Method(ABC):
     def tuned_bytes(self) -> int:
         """Bytes of one copy of everything that is tuned."""
         return nbytes(self.setting.extractor.tensors())
+
+    def _stored(self) -> dict[str, Stored]:
+        named = {name: getattr(self, name) for name in self.remembers}
+        return {name: each for name, each in named.items() if isinstance(each, Stored)}
+
+    def _by_statistics(self, measure: Callable[[GaussianMemory, KnownDistances], T]) -> dict[str, T]:
+        """What is measured on the statistics of branches that have any: once on those that several share."""
+        found = {branch: self.statistics(branch) for branch in self.branches()}
+        once = cache(measure)
+        return {branch: once(*statistics) for branch, statistics in found.items() if statistics is not None}

@@ -15,7 +15,9 @@ from lca.heads.branches import BranchSet
 from lca.heads.growing import GrowingHeads, HeadOptions
 from lca.methods._base import Method, MethodOptions, Setting, Step
 from lca.registry import Registry
-from lca.statistics.prototypes import Centre, mean_bytes
+from lca.statistics.distances import KnownDistances
+from lca.statistics.gaussians import GaussianMemory
+from lca.statistics.prototypes import Centre
 
 presets: Registry[Mapping[str, Any]] = Registry("branch", package="lca.methods")
 """Branches by name. Those that belong to a method stand in the method's file."""
@@ -69,6 +71,7 @@ class Branched(Method):
     a subclass adds to `trunk_state`; it fills `observed` for the statistics in the trunk."""
 
     branch_keys = frozenset({"align"})
+    remembers: ClassVar[tuple[str, ...]] = ("heads", "centre", "tasks")
     tells_unknown: ClassVar[bool] = True
     """Whether the branches' statistics tell unknown images from known ones."""
     options: BranchedOptions
@@ -100,20 +103,18 @@ class Branched(Method):
         """Add the head of a class that comes alone, made of its mean feature (1, d)."""
         self.heads.append_from_means(mean, self.setting.generator("head", task), self.centre.beside(mean))
 
-    def new_places(self, labels: list[int]) -> list[int]:
-        """The places within a task of the classes that no head has yet."""
-        learnt = sum(self.heads.sizes)
-        return [place for place, label in enumerate(labels) if label >= learnt]
-
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.branch_set.logits(features, branch)
 
     def branches(self) -> list[str]:
         return [each.name for each in self.options.align]
 
+    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
+        return self.branch_set.statistics(branch)
+
     def forget(self, label: int) -> None:
         """What was tuned stays as it is; the heads of the classes that are left are aligned again."""
-        self.heads.forget(label)
+        super().forget(label)
         self.branch_set.forget(label)
         if sum(self.heads.sizes) > 1:
             for name in self.branch_set.heads:
@@ -126,29 +127,23 @@ class Branched(Method):
         own = self.branch_set.parts_of(branch)
         return {part: size for part, size in sizes.items() if part in own or part not in self.branch_set.state().parts}
 
-    def trunk_bytes(self, tasks: int) -> int:
-        """What the trunk stores besides its heads."""
-        raise NotImplementedError
-
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        branches = self.branch_set.expected_bytes(tasks, classes, images)
-        centre = mean_bytes(1, self.setting.extractor.width)
-        trunk = self.trunk_bytes(tasks) + self.heads.expected_bytes(tasks, classes) + centre
-        return None if branches is None else trunk + branches
+        trunk = super().expected_bytes(tasks, classes, images)
+        branches = self.branch_set.expected_bytes(tasks, classes, images, self.setting.extractor.width)
+        return None if trunk is None or branches is None else trunk + branches
 
     def finish_task(self) -> None:
         self.observed = {}
         self.tasks += 1
 
     def trunk_state(self) -> State:
-        heads, meta = self.heads.state()
-        parts: dict[str, Part] = {"heads": heads, "centre": self.centre.state(), "features": self.observed}
-        return State(parts, {"heads": meta, "tasks": self.tasks})
+        state = super().state()
+        state.parts["features"] = self.observed
+        return state
 
     def load_trunk_state(self, state: State) -> None:
-        self.heads.load(self.on_device(state.parts["heads"]), state.meta["heads"])
-        self.centre.load(state.parts["centre"], self.setting.extractor.compute.device)
-        self.observed, self.tasks = self.on_device(state.parts["features"]), state.meta["tasks"]
+        super().load_state(state)
+        self.observed = self.on_device(state.parts["features"])
 
     def state(self) -> State:
         trunk, branches = self.trunk_state(), self.branch_set.state()

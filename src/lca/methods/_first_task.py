@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lca.data.streams import Task
-from lca.files import State
+from lca.features import Tuned
 from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods._base import Method, MethodOptions, Setting, Step
 from lca.training.loop import FineTuning
@@ -23,45 +23,36 @@ class TunedOnFirstTask(Method):
     to be told apart: then the backbone stays as it was pre-trained, for good."""
 
     options: FirstTaskOptions
+    remembers: ClassVar[tuple[str, ...]] = ("tuned", "training", "tasks")
     defaults: ClassVar = {"tuning": {"name": "adapter"}, "training": {"epochs": 20, "batch_size": 48, "final_lr": 0.0}}
 
     def __init__(self, setting: Setting, options: FirstTaskOptions) -> None:
         super().__init__(setting, options)
-        self.tuned = setting.extractor.tensors()
+        self.tuned = Tuned(setting.extractor)
         self.training = FineTuning(setting)
         self.tasks = 0
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         heads = GrowingHeads(self.setting.extractor.width, self.options.head)
-        if self.tasks == 0 and len(task.classes) > 1 and self.tuned:
+        if self.tasks == 0 and len(task.classes) > 1 and self.tuned.tensors:
             yield from self.finetuning(lambda epoch: self.training.epoch(task, epoch, heads))
             yield Step("freeze", lambda: self._freeze(task, heads))
-        yield Step("learn classes", lambda: self.learn_classes(task, torch.tensor(labels)[task.train.labels]))
+        yield Step("learn classes", lambda: self._learn(task, labels))
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        """Learn the classes of a task on the frozen backbone; `labels` are those of its images."""
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        """Learn the classes of a task from the labels and the features of its images on the frozen backbone."""
         raise NotImplementedError
 
     def feature_parts(self) -> list[str]:
         return ["tuned"]
 
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        extractor = self.setting.extractor
-        features: Tensor = extractor.pretrained(views) if part == "pretrained" else extractor(views)
-        return features
-
     def finish_task(self) -> None:
         self.tasks += 1
 
-    def state(self) -> State:
-        return State({"tuned": self.tuned, "training": self.training.state()}, {"tasks": self.tasks})
-
-    def load_state(self, state: State) -> None:
-        self.setting.extractor.load(state.parts["tuned"])
-        self.tuned = self.setting.extractor.tensors()
-        self.training.load(state.parts["training"])
-        self.tasks = state.meta["tasks"]
+    def _learn(self, task: Task, labels: list[int]) -> None:
+        features = self.features(task.train, f"task {task.index + 1}, features")
+        self.learn_classes(task.index, torch.tensor(labels)[task.train.labels].to(features.device), features)
 
     def _freeze(self, task: Task, heads: GrowingHeads) -> None:
         self.training.finish(task, heads, list(range(len(task.classes))))
-        self.tuned = self.setting.extractor.tensors()
+        self.tuned.take()

@@ -26,6 +26,8 @@ from lca.training.loop import FineTuning
 from lca.tuning.insertion import Insertion, inserting
 
 QUERY = "query"
+ADAM = {"optimiser": "adamw", "schedule": "constant", "weight_decay": 0.0}
+"""How prompts are trained as published."""
 
 
 class PromptedOptions(SequentialOptions):
@@ -57,8 +59,9 @@ class Prompted(SequentialFineTuning):
     is forgotten leaves its head; the prompts, like a backbone, are not unlearnt."""
 
     options: PromptedOptions
-    tunes: ClassVar = False
+    remembers: ClassVar[tuple[str, ...]] = ("heads", "centre", "training")
     distils: ClassVar = False
+    defaults: ClassVar = {"tuning": {"name": "none"}, "training": ADAM}
 
     def __init__(self, setting: Setting, options: PromptedOptions) -> None:
         super().__init__(setting, options)
@@ -81,6 +84,11 @@ class Prompted(SequentialFineTuning):
     def grow(self, task: int) -> None:
         """Add the prompts of a task, where every task has some of its own."""
         return
+
+    def pool(self, name: str) -> list[Tensor]:
+        """The prompts of a name that tasks have added, oldest first."""
+        count = sum(each.startswith(f"{name}.") for each in self.prompts)
+        return [self.prompts[f"{name}.{number}"] for number in range(count)]
 
     @abstractmethod
     def trained(self) -> dict[str, nn.Parameter]:

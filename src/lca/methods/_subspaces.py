@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,11 +10,9 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads.growing import GrowingHeads
-from lca.methods._base import Method, MethodOptions, Setting, Step
+from lca.methods._base import PRETRAINED, Method, MethodOptions, Setting, Step
 from lca.methods._branched import Branched
 from lca.training.loop import FineTuning
-
-PRETRAINED = "pretrained"
 
 
 def mean_answer(one: Tensor, two: Tensor) -> Tensor:
@@ -33,6 +32,8 @@ class Subspaces(Method):
     pre-trained features become the first subspace, and stay one. The same goes for a tuner without tensors. A class
     that returns stays where it is at home.
     """
+
+    remembers: ClassVar[tuple[str, ...]] = ("training", "homes")
 
     def __init__(self, setting: Setting, options: MethodOptions) -> None:
         super().__init__(setting, options)
@@ -73,10 +74,9 @@ class Subspaces(Method):
         return list(self.subspaces)
 
     def embed(self, views: Tensor, part: str) -> Tensor:
-        extractor = self.setting.extractor
-        return (
-            extractor.pretrained(views) if part == PRETRAINED else extractor.forward_with(self.subspaces[part], views)
-        )
+        if part == PRETRAINED:
+            return super().embed(views, part)
+        return self.setting.extractor.forward_with(self.subspaces[part], views)
 
     def by_part(self, features: Tensor) -> Tensor:
         """Features (n, parts x d), as they lie side by side: (n, parts, d)."""
@@ -84,15 +84,21 @@ class Subspaces(Method):
 
     def forget(self, label: int) -> None:
         self.homes = self.homes[:label] + self.homes[label + 1 :]
+        super().forget(label)
+
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        others = super().expected_bytes(tasks, classes, images)
+        return None if others is None else others + tasks * self.tuned_bytes()
 
     def state(self) -> State:
-        meta = {"subspaces": list(self.subspaces), "homes": list(self.homes)}
-        return State({**self.subspaces, "training": self.training.state()}, meta)
+        state = super().state()
+        state.parts |= self.subspaces
+        state.meta["subspaces"] = list(self.subspaces)
+        return state
 
     def load_state(self, state: State) -> None:
+        super().load_state(state)
         self.subspaces = {name: self.on_device(state.parts[name]) for name in state.meta["subspaces"]}
-        self.homes = list(state.meta["homes"])
-        self.training.load(self.on_device(state.parts["training"]))
 
 
 class AlignedSubspaces(Branched, Subspaces):
@@ -104,6 +110,7 @@ class AlignedSubspaces(Branched, Subspaces):
     """
 
     tells_unknown = False
+    remembers: ClassVar[tuple[str, ...]] = (*Branched.remembers, *Subspaces.remembers)
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
@@ -113,7 +120,7 @@ class AlignedSubspaces(Branched, Subspaces):
 
     def freeze(self, task: Task, labels: list[int]) -> None:
         """End the training of a task: its subspace, its head, and the features of its images."""
-        new = self.new_places(labels)
+        new = self.heads.new_places(labels)
         if len(task.classes) > 1:
             self.training.finish(task, self.heads, new)
         self.settle(task, labels)
@@ -127,21 +134,6 @@ class AlignedSubspaces(Branched, Subspaces):
         """The logits of the heads in every part of the features: (n, parts, classes)."""
         parts = self.by_part(features)
         return self.branch_set.logits(parts.flatten(0, 1), branch).unflatten(0, (-1, parts.shape[1]))
-
-    def forget(self, label: int) -> None:
-        Subspaces.forget(self, label)
-        super().forget(label)
-
-    def trunk_bytes(self, tasks: int) -> int:
-        return tasks * self.tuned_bytes()
-
-    def trunk_state(self) -> State:
-        own, state = Subspaces.state(self), super().trunk_state()
-        return State(own.parts | state.parts, own.meta | state.meta)
-
-    def load_trunk_state(self, state: State) -> None:
-        Subspaces.load_state(self, state)
-        super().load_trunk_state(state)
 
     def _at_home(self, task: Task, labels: Tensor) -> Tensor:
         """Features (n, d) of the task's images, each in the subspace of its class."""

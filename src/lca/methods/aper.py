@@ -4,12 +4,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from lca.data.streams import Task
-from lca.files import State
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Setting
+from lca.methods._base import PRETRAINED, MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
-from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.statistics.prototypes import ClassMeans
 
 
 class AperOptions(FirstTaskOptions):
@@ -28,33 +26,19 @@ class Aper(TunedOnFirstTask):
         passes="2",
     )
     Options: ClassVar = AperOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "means")
 
     def __init__(self, setting: Setting, options: AperOptions) -> None:
         super().__init__(setting, options)
-        if not self.tuned:
+        if not self.tuned.tensors:
             setting.progress.warning("aper without a tuner is simplecil at twice the cost; choose one with `tuning`")
-        self.means = ClassMeans()
+        self.means = ClassMeans(side_by_side=2)
 
     def feature_parts(self) -> list[str]:
-        return ["pretrained", "tuned"]
+        return [PRETRAINED, "tuned"]
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        self.means.observe(labels, self.features(task.train, f"task {task.index + 1}, features"))
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        self.means.observe(labels, features)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.means.cosines(features)
-
-    def forget(self, label: int) -> None:
-        self.means.forget(label)
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        return self.tuned_bytes() + mean_bytes(classes, 2 * self.setting.extractor.width)
-
-    def state(self) -> State:
-        state = super().state()
-        state.parts["means"] = self.means.state()
-        return state
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self.means.load(state.parts["means"], self.setting.extractor.compute.device)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lca.heads.growing import HeadChoice, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo
-from lca.methods._prompted import Prompted, PromptedOptions
+from lca.methods._prompted import ADAM, Prompted, PromptedOptions
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks
 
@@ -42,14 +42,7 @@ class CodaPrompt(Prompted):
     Options: ClassVar = CodaPromptOptions
     defaults: ClassVar = {
         "tuning": {"name": "none"},
-        "training": {
-            "epochs": 20,
-            "batch_size": 128,
-            "optimiser": "adamw",
-            "lr": 0.001,
-            "weight_decay": 0.0,
-            "schedule": "quarter_cosine",
-        },
+        "training": {**ADAM, "epochs": 20, "batch_size": 128, "lr": 0.001, "schedule": "quarter_cosine"},
     }
     options: CodaPromptOptions
 
@@ -62,9 +55,7 @@ class CodaPrompt(Prompted):
         random = self.setting.generator("prompts", task)
         for layer in self.insertions:
             for what, shape in (("P", (2 * self.options.tokens, width)), ("K", (width,)), ("A", (width,))):
-                earlier = [
-                    self.prompts[f"{layer}.{what}.{number}"].detach().cpu().flatten(1) for number in range(group)
-                ]
+                earlier = [each.detach().cpu().flatten(1) for each in self.pool(f"{layer}.{what}")]
                 fresh = torch.randn(count, *shape, generator=random)
                 self.add(f"{layer}.{what}.{group}", _orthogonal(fresh.flatten(1), earlier).reshape(fresh.shape))
 
@@ -88,12 +79,11 @@ class CodaPrompt(Prompted):
 
     def _all(self, layer: int, what: str) -> Tensor:
         """A layer's components of all tasks; only the newest task's are trained."""
-        parts = [self.prompts[f"{layer}.{what}.{number}"] for number in range(self._groups())]
+        parts = self.pool(f"{layer}.{what}")
         return torch.cat([*(each.detach() for each in parts[:-1]), parts[-1]])
 
     def _groups(self) -> int:
-        layer = next(iter(self.insertions))
-        return sum(name.startswith(f"{layer}.K.") for name in self.prompts)
+        return len(self.pool(f"{next(iter(self.insertions))}.K"))
 
 
 def _orthogonal(fresh: Tensor, earlier: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lca.methods import methods
 from lca.methods._base import MethodInfo
-from lca.methods._prompted import Prompted, PromptedOptions
+from lca.methods._prompted import ADAM, Prompted, PromptedOptions
 from lca.tuning.base import uniform
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks
@@ -49,14 +49,7 @@ class DualPrompt(Prompted):
     Options: ClassVar = DualPromptOptions
     defaults: ClassVar = {
         "tuning": {"name": "none"},
-        "training": {
-            "epochs": 5,
-            "batch_size": 24,
-            "optimiser": "adamw",
-            "lr": 0.001,
-            "schedule": "constant",
-            "weight_decay": 0.0,
-        },
+        "training": {**ADAM, "epochs": 5, "batch_size": 24, "lr": 0.001},
     }
     options: DualPromptOptions
 
@@ -94,13 +87,13 @@ class DualPrompt(Prompted):
         return self._rows(torch.full((len(query),), self._entries() - 1, device=query.device))
 
     def training_term(self, query: Tensor) -> Tensor:
-        key = self.prompts[f"key.{self._entries() - 1}"]
-        return -self.options.pull * functional.cosine_similarity(query, key[None]).mean()
+        newest = self.pool("key")[-1]
+        return -self.options.pull * functional.cosine_similarity(query, newest[None]).mean()
 
     def rows(self, query: Tensor) -> dict[int, Tensor]:
         if not self.prompts:
             return {}
-        keys = torch.stack([self.prompts[f"key.{entry}"] for entry in range(self._entries())])
+        keys = torch.stack(self.pool("key"))
         chosen = (functional.normalize(query) @ functional.normalize(keys).T).argmax(1)
         if self.options.batch_vote:
             chosen = chosen.mode().values.expand(query.shape[0])
@@ -113,11 +106,10 @@ class DualPrompt(Prompted):
     def _rows(self, chosen: Tensor) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {layer: self.prompts[f"general.{layer}"] for layer in self.general}
         for layer in self.expert:
-            pool = torch.stack([self.prompts[f"expert.{layer}.{entry}"] for entry in range(self._entries())])
-            found[layer] = pool[chosen]
+            found[layer] = torch.stack(self.pool(f"expert.{layer}"))[chosen]
             if self.options.reference_reshape:
                 found[layer] = found[layer].transpose(0, 1).reshape(found[layer].shape)
         return found
 
     def _entries(self) -> int:
-        return sum(name.startswith("key.") for name in self.prompts)
+        return len(self.pool("key"))

@@ -12,9 +12,9 @@ from lca.data.streams import Task
 from lca.files import State
 from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods import methods
-from lca.methods._base import MethodInfo, MethodOptions, Setting, Step
-from lca.methods._subspaces import PRETRAINED, Subspaces
-from lca.statistics.prototypes import mean_bytes, updated
+from lca.methods._base import PRETRAINED, MethodInfo, MethodOptions, Setting, Step
+from lca.methods._subspaces import Subspaces
+from lca.statistics.prototypes import updated
 
 
 class EaseOptions(MethodOptions):
@@ -110,7 +110,8 @@ class Ease(Subspaces):
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         subspaces = tasks + (self.options.beta is not None) if self.initial else 1
-        return tasks * self.tuned_bytes() + subspaces * mean_bytes(classes, self.setting.extractor.width)
+        means = 4 * subspaces * classes * (self.setting.extractor.width + 1)
+        return means + (super().expected_bytes(tasks, classes, images) or 0)
 
     def state(self) -> State:
         state = super().state()

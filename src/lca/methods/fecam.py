@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
-from lca.files import State
+from lca.files import State, without
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
@@ -90,18 +89,18 @@ class FeCam(TunedOnFirstTask):
     )
     Options: ClassVar = FeCamOptions
     options: FeCamOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "classes")
 
     def __init__(self, setting: Setting, options: FeCamOptions) -> None:
         super().__init__(setting, options)
-        self.memory = GaussianMemory(CovarianceOptions())
+        self.classes = GaussianMemory(CovarianceOptions())
         self._whitenings: dict[int, Tensor] = {}
         self._pooled: Tensor | None = None  # the one that classes with one image share
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self._transformed(self.features(task.train, f"task {task.index + 1}, features"))
-        labels = labels.to(features.device)
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
+        features = self._transformed(features)
         for label in labels.unique().tolist():
-            self.memory.observe(label, features[labels == label])
+            self.classes.observe(label, features[labels == label])
             self._whitenings.pop(label, None)
         self._pooled = None
 
@@ -109,28 +108,17 @@ class FeCam(TunedOnFirstTask):
         """Minus the squared distance between feature and class mean, both of length one: it is of the order of one."""
         features = functional.normalize(self._transformed(features))
         columns = []
-        for label in sorted(self.memory.classes):
-            apart = features - functional.normalize(self.memory.classes[label].mean.to(features), dim=0)
+        for label, gaussian in sorted(self.classes.classes.items()):
+            apart = features - functional.normalize(gaussian.mean.to(features), dim=0)
             columns.append(-(apart @ self._whitening(label).to(features)).square().sum(1))
         return torch.stack(columns, dim=1) if columns else features[:, :0]
 
     def forget(self, label: int) -> None:
-        self.memory.forget(label)
-        self._whitenings = {old - (old > label): each for old, each in self._whitenings.items() if old != label}
-        self._pooled = None
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        gaussians = self.memory.expected_bytes(classes, images, self.setting.extractor.width)
-        return None if gaussians is None else self.tuned_bytes() + gaussians
-
-    def state(self) -> State:
-        state = super().state()
-        state.parts["classes"], state.meta["classes"] = self.memory.state()
-        return state
+        super().forget(label)
+        self._whitenings, self._pooled = without(label, self._whitenings), None
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.memory.load(self.on_device(state.parts["classes"]), state.meta["classes"])
         self._whitenings, self._pooled = {}, None
 
     def _transformed(self, features: Tensor) -> Tensor:
@@ -138,10 +126,10 @@ class FeCam(TunedOnFirstTask):
 
     def _whitening(self, label: int) -> Tensor:
         """What the distance to a class is measured with: (d, d)."""
-        gaussian = self.memory.classes[label]
+        gaussian = self.classes.classes[label]
         if gaussian.count < 2:
             if self._pooled is None:
-                pooled = self.memory.pooled()
+                pooled = self.classes.pooled()
                 self._pooled = self._measure(pooled.scatter / max(pooled.freedom, 1))
             return self._pooled
         if label not in self._whitenings:

@@ -7,15 +7,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
-from lca.files import State
 from lca.heads.alignment import AlignmentOptions, align
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._first_task import FirstTaskOptions, TunedOnFirstTask
 from lca.randomness import generator
-from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.statistics.prototypes import ClassMeans
 
 
 class FetrilOptions(FirstTaskOptions):
@@ -68,46 +66,24 @@ class Fetril(TunedOnFirstTask):
     )
     Options: ClassVar = FetrilOptions
     options: FetrilOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "means", "heads")
 
     def __init__(self, setting: Setting, options: FetrilOptions) -> None:
         super().__init__(setting, options)
         self.means = ClassMeans()
         self.heads = GrowingHeads(setting.extractor.width, LinearOptions(bias=True))
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
-        labels = labels.to(features.device)
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
         self.means.observe(labels, features)
         learnt = sum(self.heads.sizes)
         if len(self.means.means) > learnt:
-            self.heads.append_from_means(self.means.means[learnt:], self.setting.generator("head", task.index))
+            self.heads.append_from_means(self.means.means[learnt:], self.setting.generator("head", task))
         if len(self.means.means) > 1:
-            self.heads = self._trained(TranslatedFeatures(self.means.means, labels, features), task.index)
+            self.heads = self._trained(TranslatedFeatures(self.means.means, labels, features), task)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         logits: Tensor = self.heads(features)
         return logits
-
-    def forget(self, label: int) -> None:
-        self.means.forget(label)
-        self.heads.forget(label)
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        means = mean_bytes(classes, self.setting.extractor.width)
-        return self.tuned_bytes() + means + self.heads.expected_bytes(tasks, classes)
-
-    def state(self) -> State:
-        state = super().state()
-        state.parts["means"] = self.means.state()
-        state.parts["heads"], state.meta["heads"] = self.heads.state()
-        return state
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        device = self.setting.extractor.compute.device
-        self.means.load(state.parts["means"], device)
-        self.heads.load(state.parts["heads"], state.meta["heads"])
-        self.heads.to(device)
 
     def _trained(self, features: TranslatedFeatures, task: int) -> GrowingHeads:
         """Plain cross-entropy, by the loop of classifier alignment."""

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from lca.data.streams import Task
-from lca.files import State
+from lca.features import Tuned
 from lca.heads.growing import GrowingHeads, HeadChoice, LinearOptions, PrototypeHead
 from lca.methods import methods
 from lca.methods._base import Method, MethodInfo, MethodOptions, Setting, Step
-from lca.statistics.prototypes import Centre, mean_bytes
+from lca.statistics.prototypes import Centre
 from lca.training.loop import FineTuning
 
 _CENTRED_ON = 128
@@ -40,15 +40,14 @@ class SequentialFineTuning(Method):
     Options: ClassVar[type[MethodOptions]] = FinetuneOptions
     options: SequentialOptions
     distils: ClassVar = True
-    tunes: ClassVar[bool] = True
-    """Whether the tuner is trained, and so kept."""
+    remembers: ClassVar[tuple[str, ...]] = ("tuned", "heads", "centre", "training")
 
     def __init__(self, setting: Setting, options: SequentialOptions) -> None:
         super().__init__(setting, options)
         self.heads = GrowingHeads(setting.extractor.width, options.head)
         self.training = FineTuning(setting)
         self.centre = Centre()
-        self.tensors = setting.extractor.tensors()
+        self.tuned = Tuned(setting.extractor)
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         if len(task.classes) > 1:
@@ -61,41 +60,18 @@ class SequentialFineTuning(Method):
         logits: Tensor = self.heads(features)
         return logits
 
-    def forget(self, label: int) -> None:
-        self.heads.forget(label)
-
-    def state(self) -> State:
-        heads, meta = self.heads.state()
-        tuned = {"tuned": self.tensors} if self.tunes else {}
-        parts = {"heads": heads, "centre": self.centre.state(), "training": self.training.state()}
-        return State(tuned | parts, {"heads": meta})
-
-    def load_state(self, state: State) -> None:
-        if self.tunes:
-            self.setting.extractor.load(state.parts["tuned"])
-            self.tensors = self.setting.extractor.tensors()
-        self.heads.load(state.parts["heads"], state.meta["heads"])
-        self.heads.to(self.setting.extractor.compute.device)
-        self.centre.load(state.parts["centre"], self.setting.extractor.compute.device)
-        self.training.load(state.parts["training"])
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        centre = mean_bytes(1, self.setting.extractor.width)
-        return (self.tuned_bytes() if self.tunes else 0) + self.heads.expected_bytes(tasks, classes) + centre
-
     def some_features(self, task: Task) -> Tensor:
         """Of a task that was trained, for the mean of all."""
         few = torch.linspace(0, len(task.train) - 1, min(len(task.train), _CENTRED_ON)).long()
         return self.features(task.train.subset(few), "mean feature")
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
-        return self.training.epoch(task, epoch, self.heads, teacher=self.tensors if self.heads.sizes else None)
+        return self.training.epoch(task, epoch, self.heads, teacher=self.tuned.tensors if self.heads.sizes else None)
 
     def _keep(self, task: Task, labels: list[int]) -> None:
-        learnt = sum(self.heads.sizes)
-        new = [place for place, label in enumerate(labels) if label >= learnt]
+        new = self.heads.new_places(labels)
         self.training.finish(task, self.heads, new)
-        self.tensors = self.setting.extractor.tensors()
+        self.tuned.take()
         self.centre.add(self.some_features(task))
         newest = self.heads.tasks[-1]
         if new and isinstance(newest, PrototypeHead):

@@ -20,8 +20,6 @@ from lca.merging.operators import Agree, Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting, Step
 from lca.methods._branched import Branched, BranchedOptions
-from lca.statistics.distances import KnownDistances
-from lca.statistics.gaussians import GaussianMemory
 from lca.training.loop import FineTuning
 
 
@@ -53,6 +51,7 @@ class IncrementalMerging(Branched):
     Options: ClassVar = ImOptions
     distils = True
     options: ImOptions
+    remembers: ClassVar[tuple[str, ...]] = (*Branched.remembers, "training")
 
     def __init__(self, setting: Setting, options: ImOptions) -> None:
         super().__init__(setting, options)
@@ -72,25 +71,17 @@ class IncrementalMerging(Branched):
             yield Step("head from mean", lambda: self._head_from_mean(task, labels), trunk=True)
         yield from self.branch_steps(task)
 
-    def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
-        return self.branch_set.unknown_scores(features)
-
-    def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
-        return self.branch_set.percentiles(features, branch)
-
-    def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
-        return self.branch_set.statistics(branch)
-
-    def correct_distances(self, features: Tensor, labels: Tensor) -> None:
-        self.branch_set.correct_distances(features, labels)
-
     def statistics_of_task(self) -> None:
         seen = self.observed
         self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"))
 
-    def trunk_bytes(self, tasks: int) -> int:
-        copies = 3 if self.options.init_from == "previous" else 2
-        return copies * self.tuned_bytes() - nbytes(self.setting.extractor.tuner.pretrained_tensors())
+    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
+        others, copies = (
+            super().expected_bytes(tasks, classes, images),
+            3 if self.options.init_from == "previous" else 2,
+        )
+        own = nbytes(self.setting.extractor.tuner.pretrained_tensors())
+        return None if others is None else others + copies * self.tuned_bytes() - own
 
     def _observe(self, task: Task, labels: list[int]) -> None:
         """Features of the new images under the merged backbone so far: drift is measured from here, once there are
@@ -109,7 +100,7 @@ class IncrementalMerging(Branched):
 
     def _merge(self, task: Task, labels: list[int]) -> None:
         extractor, learnt = self.setting.extractor, sum(self.heads.sizes)
-        self.training.finish(task, self.heads, self.new_places(labels))
+        self.training.finish(task, self.heads, self.heads.new_places(labels))
         tuned = extractor.tensors()
         self.previous = tuned if self.options.init_from == "previous" else {}
         self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
@@ -140,15 +131,13 @@ class IncrementalMerging(Branched):
         state, known = super().trunk_state(), self.setting.extractor.tuner.pretrained_tensors()
         base = {name: tensor for name, tensor in self.merge.base.items() if name not in known}
         state.parts |= {"base": base, "vector": dict(self.merge.vector), "previous": self.previous}
-        state.parts["training"] = self.training.state()
         state.meta["merged"] = self.merge.count
         return state
 
     def load_trunk_state(self, state: State) -> None:
         super().load_trunk_state(state)
-        base, vector, training = (self.on_device(state.parts[name]) for name in ("base", "vector", "training"))
+        base, vector = self.on_device(state.parts["base"]), self.on_device(state.parts["vector"])
         base = {name: base.get(name, tensor) for name, tensor in self.merge.base.items()}
         self.merge = IncrementalMerge(self.options.merge, base, vector, state.meta["merged"])
         self.previous = self.on_device(state.parts["previous"])
-        self.training.load(training)
         self.setting.extractor.load(self.merge.parameters())

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lca.errors import LcaError
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
-from lca.methods._prompted import Prompted, PromptedOptions
+from lca.methods._prompted import ADAM, Prompted, PromptedOptions
 from lca.tuning.base import uniform
 from lca.tuning.insertion import TokenInsertion, insert_tokens
 from lca.tuning.prompt import class_position
@@ -52,14 +52,7 @@ class L2p(Prompted):
     Options: ClassVar = L2pOptions
     defaults: ClassVar = {
         "tuning": {"name": "none"},
-        "training": {
-            "epochs": 5,
-            "batch_size": 16,
-            "optimiser": "adamw",
-            "lr": 0.001875,
-            "schedule": "constant",
-            "weight_decay": 0.0,
-        },
+        "training": {**ADAM, "epochs": 5, "batch_size": 16, "lr": 0.001875},
     }
     options: L2pOptions
 

@@ -1,15 +1,14 @@
 """Linear probe: the backbone stays as it was pre-trained, and every task trains a linear head on its features."""
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lca.data.streams import Task
-from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
+from lca.heads.growing import HeadChoice, LinearOptions
 from lca.methods import methods
-from lca.methods._base import MethodInfo, Setting
+from lca.methods._base import PRETRAINED, MethodInfo, Setting
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning, Inputs
 
@@ -19,14 +18,11 @@ class LinearProbeOptions(SequentialOptions):
     head: HeadChoice = LinearOptions(bias=True)
 
 
-class Features:
+class Features(Inputs):
     """The features of a task's images: nothing about them is drawn."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
-
-    def draw(self, epoch: int) -> None:
-        return
 
     def __call__(self, index: Tensor) -> Tensor:
         return self._rows[index]
@@ -48,11 +44,8 @@ class Probing(FineTuning):
         self.rows = self._method.features(task.train, f"task {task.index + 1}, features")
         return Features(self.rows)
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        logits = head(views)
-        return self.class_loss(logits, labels), logits
+    def embed(self, views: Tensor) -> Tensor:
+        return views
 
 
 @methods.register("linear_probe")
@@ -69,7 +62,7 @@ class LinearProbe(SequentialFineTuning):
     Options: ClassVar = LinearProbeOptions
     defaults: ClassVar = {"tuning": {"name": "none"}}
     training: Probing
-    tunes: ClassVar = False
+    remembers: ClassVar[tuple[str, ...]] = ("heads", "centre", "training")
     distils: ClassVar = False
 
     def __init__(self, setting: Setting, options: LinearProbeOptions) -> None:
@@ -80,7 +73,4 @@ class LinearProbe(SequentialFineTuning):
         return self.training.rows
 
     def feature_parts(self) -> list[str]:
-        return ["pretrained"]
-
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        return self.setting.extractor.pretrained(views)
+        return [PRETRAINED]

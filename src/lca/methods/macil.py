@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lca.data.streams import Task
 from lca.heads.branch import BranchChoice
-from lca.heads.growing import CosineOptions, HeadChoice, TaskHead
+from lca.heads.growing import CosineOptions, HeadChoice
 from lca.merging.operators import Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
@@ -45,18 +45,16 @@ class CalibratedTraining(FineTuning):
             self._whitening = torch.stack([whitening(each, self._method.options.shrinkage) for each in rows])
         return super().inputs(task)
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        features = self._extractor(views)
-        logits = head(features)
-        loss = self.class_loss(logits, labels)
-        if teacher is not None and self._method.options.calibration:
-            old = within_distances(self.features_before(views, teacher), labels, self._whitening)
-            new = within_distances(features, labels, self._whitening)
-            pairs = (labels[:, None] == labels).sum() - len(labels)
-            loss = loss + self._method.options.calibration * (new - old).abs().sum() / pairs.clamp(min=1)
-        return loss, logits
+    def penalty(
+        self, views: Tensor, features: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None
+    ) -> Tensor | None:
+        weight = self._method.options.calibration
+        if teacher is None or not weight:
+            return None
+        old = within_distances(self.features_before(views, teacher), labels, self._whitening)
+        new = within_distances(features, labels, self._whitening)
+        pairs = (labels[:, None] == labels).sum() - len(labels)
+        return weight * (new - old).abs().sum() / pairs.clamp(min=1)
 
 
 def whitening(features: Tensor, shrinkage: float) -> Tensor:

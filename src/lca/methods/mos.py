@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.data.streams import Task
-from lca.files import Part, State
+from lca.files import Part
 from lca.heads.branch import BranchChoice
-from lca.heads.growing import GrowingHeads, HeadOptions, LinearOptions, TaskHead
+from lca.heads.growing import GrowingHeads, HeadOptions, LinearOptions
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._branched import PLAIN, BranchedOptions, presets
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
-from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.statistics.prototypes import ClassMeans
 from lca.training.loop import FineTuning
 
 ROUNDS = 4
@@ -74,17 +74,16 @@ class MosTraining(FineTuning):
             self._means = self._method.means.means.to(self._extractor.compute.device)
         return super().epoch(task, number, heads, teacher)
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, views: Tensor) -> Tensor:
         if self._mos.repeated_ema:
             self._merge({name: self._block(name) + 1 for name in self._average})
-        features = self._extractor(views)
-        logits = head(features)
-        loss = self.class_loss(logits, labels)
-        if self._mos.orthogonality:
-            loss = loss + self._mos.orthogonality * orthogonality(self._means, features)
-        return loss, logits
+        return super().embed(views)
+
+    def penalty(
+        self, views: Tensor, features: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None
+    ) -> Tensor | None:
+        weight = self._mos.orthogonality
+        return weight * orthogonality(self._means, features) if weight else None
 
     def before_update(self) -> None:
         if self._mos.repeated_ema:
@@ -134,6 +133,7 @@ class Mos(AlignedSubspaces):
         "training": {"epochs": 20, "batch_size": 48, "lr": 0.003, "tuner_lr": 0.03, "final_lr": 0.0},
     }
     options: MosOptions
+    remembers: ClassVar[tuple[str, ...]] = (*AlignedSubspaces.remembers, "means", "prototypes")
 
     def __init__(self, setting: Setting, options: MosOptions) -> None:
         super().__init__(setting, options)
@@ -172,22 +172,3 @@ class Mos(AlignedSubspaces):
             asked = following.gather(1, asked)
         refined = chosen(answers, asked)
         return mean_answer(refined, max(self.tasks, 1) * cosines)
-
-    def forget(self, label: int) -> None:
-        super().forget(label)
-        self.means.forget(label)
-        self.prototypes.forget(label)
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        others = super().expected_bytes(tasks, classes, images)
-        return None if others is None else others + 2 * mean_bytes(classes, self.setting.extractor.width)
-
-    def trunk_state(self) -> State:
-        state = super().trunk_state()
-        state.parts |= {"means": self.means.state(), "prototypes": self.prototypes.state()}
-        return state
-
-    def load_trunk_state(self, state: State) -> None:
-        super().load_trunk_state(state)
-        for name, means in {"means": self.means, "prototypes": self.prototypes}.items():
-            means.load(state.parts[name], self.setting.extractor.compute.device)

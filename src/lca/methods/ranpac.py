@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import State
 from lca.methods import methods
@@ -85,6 +84,7 @@ class RanPac(TunedOnFirstTask):
     )
     Options: ClassVar = RanPacOptions
     options: RanPacOptions
+    remembers: ClassVar[tuple[str, ...]] = (*TunedOnFirstTask.remembers, "ridge")
 
     def __init__(self, setting: Setting, options: RanPacOptions) -> None:
         super().__init__(setting, options)
@@ -97,12 +97,10 @@ class RanPac(TunedOnFirstTask):
         self.sums = self.weights = torch.zeros(0, self.size, device=self.projection.device)
         """`gram`: G (M, M). `sums`: Qᵀ, of every class the sum of its h. `weights`: W_oᵀ, both (classes, M)."""
 
-    def learn_classes(self, task: Task, labels: Tensor) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
+    def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
         if not features.isfinite().all():
-            raise LcaError(f"task {task.index + 1}: features contain NaN or infinity; training diverged")
-        labels = labels.to(features.device)
-        self.ridge = self._chosen_ridge(task.index, features, labels)
+            raise LcaError(f"task {task + 1}: features contain NaN or infinity; training diverged")
+        self.ridge = self._chosen_ridge(task, features, labels)
         self._add(features, labels)
         self.weights = solve_ridge(self.gram, self.sums, self.ridge)
 
@@ -130,17 +128,13 @@ class RanPac(TunedOnFirstTask):
         state = super().state()
         state.parts["statistics"] = {"gram": self.gram, "sums": self.sums} if len(self.gram) else {}
         state.parts["weights"] = {"weights": self.weights} if len(self.gram) else {}
-        state.meta["ridge"] = self.ridge
         return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        device, statistics = self.projection.device, state.parts["statistics"]
-        nothing = torch.zeros(0, self.size)
-        self.gram = statistics.get("gram", torch.zeros(0, 0)).to(device)
-        self.sums = statistics.get("sums", nothing).to(device)
-        self.weights = state.parts["weights"].get("weights", nothing).to(device)
-        self.ridge = state.meta["ridge"]
+        statistics, nothing = self.on_device(state.parts["statistics"]), torch.zeros(0, self.size)
+        self.gram, self.sums = statistics.get("gram", torch.zeros(0, 0)), statistics.get("sums", nothing)
+        self.weights = self.on_device(state.parts["weights"]).get("weights", nothing)
 
     def _chosen_ridge(self, task: int, features: Tensor, labels: Tensor) -> float:
         """The ridge with the least error on a fifth of the task's images; the last one where they cannot tell: too few

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from lca.data.streams import Task
-from lca.files import State
 from lca.methods import methods
-from lca.methods._base import Method, MethodInfo, MethodOptions, Setting, Step
-from lca.statistics.prototypes import ClassMeans, mean_bytes
+from lca.methods._base import PRETRAINED, Method, MethodInfo, MethodOptions, Setting, Step
+from lca.statistics.prototypes import ClassMeans
 
 
 class SimpleCilOptions(MethodOptions):
@@ -28,6 +27,7 @@ class SimpleCil(Method):
     )
     Options: ClassVar = SimpleCilOptions
     defaults: ClassVar = {"tuning": {"name": "none"}}
+    remembers: ClassVar[tuple[str, ...]] = ("means",)
 
     def __init__(self, setting: Setting, options: SimpleCilOptions) -> None:
         super().__init__(setting, options)
@@ -37,25 +37,10 @@ class SimpleCil(Method):
         yield Step("means", lambda: self._learn_means(task, labels))
 
     def feature_parts(self) -> list[str]:
-        return ["pretrained"]
-
-    def embed(self, views: Tensor, part: str) -> Tensor:
-        return self.setting.extractor.pretrained(views)
+        return [PRETRAINED]
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.means.cosines(features)
-
-    def forget(self, label: int) -> None:
-        self.means.forget(label)
-
-    def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
-        return mean_bytes(classes, self.setting.extractor.width)
-
-    def state(self) -> State:
-        return State({"means": self.means.state()})
-
-    def load_state(self, state: State) -> None:
-        self.means.load(state.parts["means"], self.setting.extractor.compute.device)
 
     def _learn_means(self, task: Task, labels: list[int]) -> None:
         features = self.features(task.train, f"task {task.index + 1}, features")

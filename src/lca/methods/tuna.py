@@ -1,6 +1,6 @@
 """TUNA: every task tunes a subspace of its own, and a universal one is made of all of them; two of them answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from lca.data.streams import Task
 from lca.files import Part, State
 from lca.heads.branch import BranchChoice
-from lca.heads.growing import CosineOptions, HeadOptions, TaskHead
+from lca.heads.growing import CosineOptions, HeadOptions
 from lca.heads.loss import softmax_entropy
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
@@ -46,12 +46,9 @@ class TunaTraining(FineTuning):
         super().__init__(setting)
         self._margin = options.scale * options.margin
 
-    def loss(
-        self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        logits = head(self._extractor(views))
-        own = labels[:, None] == torch.arange(head.classes, device=labels.device)
-        return self.class_loss(logits - self._margin * own, labels), logits
+    def class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        right = labels[:, None] == torch.arange(logits.shape[1], device=labels.device)
+        return super().class_loss(logits - self._margin * right, labels)
 
 
 @methods.register("tuna")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lca.files import Part
+from lca.files import Part, Stored, without
 
 EDGES = torch.cat([torch.arange(16) * 0.05, 0.8 + torch.arange(8) * 0.02, 0.96 + torch.arange(9) * 0.005]).double()
 """Of a class with many images, the middles of these quantile intervals are kept: finer where unknown things begin."""
@@ -25,7 +25,7 @@ FARTHEST = 99.999
 """No percentile exceeds this one, so that a limit of 100 calls nothing unknown."""
 
 
-class KnownDistances:
+class KnownDistances(Stored):
     """The leave-one-out distances of the known images, by label."""
 
     def __init__(self) -> None:
@@ -76,10 +76,8 @@ class KnownDistances:
             self._values[label] = self._values[label] * factor
 
     def forget(self, label: int) -> None:
-        """Remove a class; the labels above move down by one."""
-        self._values = {each - (each > label): value for each, value in self._values.items() if each != label}
-        self._counts = {each - (each > label): count for each, count in self._counts.items() if each != label}
-        self._typical = {each - (each > label): value for each, value in self._typical.items() if each != label}
+        self._values, self._counts = without(label, self._values), without(label, self._counts)
+        self._typical = without(label, self._typical)
 
     def percentiles(self, distances: Tensor) -> Tensor | None:
         """Squared distances of any shape as percentiles in [0, 100]; None while nothing is known to compare with.
@@ -114,16 +112,18 @@ class KnownDistances:
         return torch.cat([zero, values]), torch.cat([zero, heights]), float(2 / spread)
 
     def state(self) -> tuple[Part, dict[str, Any]]:
-        """Tensors and JSON; `load` is the inverse."""
         part = {str(label): values for label, values in self._values.items()}
         known = {str(label): [self._counts[label], self._typical[label]] for label in self._values}
         return part, {"counts and typical distances": known}
 
-    def load(self, part: Part, meta: dict[str, Any]) -> None:
+    def load(self, part: Part, meta: Any = None) -> None:
         known = meta["counts and typical distances"]
         self._values = {int(label): part[label].cpu() for label in known}
         self._counts = {int(label): count for label, (count, _) in known.items()}
         self._typical = {int(label): typical for label, (_, typical) in known.items()}
+
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
+        return 4 * classes * min(images, KEPT)
 
     def _weights(self, label: int) -> Tensor:
         """How many images each kept value stands for."""

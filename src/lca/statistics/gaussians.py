@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.files import Part
+from lca.files import Part, Stored, without
 from lca.options import Options
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class PooledCovariance:
         return (values.clamp(min=0).sqrt()[:, None] * vectors.T).float()
 
 
-class GaussianMemory:
+class GaussianMemory(Stored):
     """The Gaussians of all classes learnt so far, by label."""
 
     def __init__(self, options: CovarianceOptions) -> None:
@@ -138,10 +138,10 @@ class GaussianMemory:
         self._pooled = None
 
     def forget(self, label: int) -> None:
-        """Remove a class; the labels above move down by one. A shared covariance stays as it was, whatever is left."""
+        """A shared covariance stays as it was, whatever is left."""
         before = self._freedom()
         del self.classes[label]
-        self.classes = {each - (each > label): gaussian for each, gaussian in self.classes.items()}
+        self.classes = without(label, self.classes)
         self._pooled = None
         if self.options.kind == "shared":  # the same covariance, of fewer images
             share = max(self._freedom(), 1) / max(before, 1)
@@ -281,9 +281,7 @@ class GaussianMemory:
             moved.classes[label] = Gaussian(old.count, old.mean.to(device), old.factor.to(device))
         return moved
 
-    def expected_bytes(self, classes: int, images: int, width: int) -> int | None:
-        """Bytes of so many classes with so many images each, of features of that width; None where it depends on what
-        the images are."""
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int | None:
         options, spread = self.options, min(images - 1, width)
         if options.energy is not None:
             return None
@@ -292,13 +290,12 @@ class GaussianMemory:
         return 4 * width * (classes * (1 + rows) + common)
 
     def state(self) -> tuple[Part, dict[str, Any]]:
-        """Tensors and JSON; `load` is the inverse."""
         part: Part = {"shared": self.shared} if self.shared.ndim == 2 else {}
         for label, gaussian in self.classes.items():
             part[f"{label}.mean"], part[f"{label}.factor"] = gaussian.mean, gaussian.factor
         return part, {"counts": {str(label): gaussian.count for label, gaussian in self.classes.items()}}
 
-    def load(self, part: Part, meta: dict[str, Any]) -> None:
+    def load(self, part: Part, meta: Any = None) -> None:
         self.shared, self._pooled = part.get("shared", _NO_ROWS), None
         self.classes = {
             int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])

@@ -4,15 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lca.files import Part
+from lca.files import Part, Stored
 
 
-class ClassMeans:
+class ClassMeans(Stored):
     """The mean features of all classes learnt so far, by label; labels are learnt in order."""
 
-    def __init__(self) -> None:
-        self.means = torch.zeros(0, 0)
-        self.counts = torch.zeros(0)
+    def __init__(self, side_by_side: int = 1) -> None:
+        """Of features, or of so many side by side."""
+        self._side_by_side = side_by_side
+        self.means, self.counts = torch.zeros(0, 0), torch.zeros(0)
 
     def observe(self, labels: Tensor, features: Tensor) -> None:
         """Add features (n, d) of classes, new or known."""
@@ -27,17 +28,17 @@ class ClassMeans:
         return functional.linear(functional.normalize(features), functional.normalize(self.means.to(features)))
 
     def forget(self, label: int) -> None:
-        """Remove a class; the labels above move down by one."""
         kept = torch.arange(len(self.counts), device=self.counts.device) != label
         self.means, self.counts = self.means[kept], self.counts[kept]
 
-    def state(self) -> Part:
-        """Tensors; `load` is the inverse."""
-        return {"means": self.means, "counts": self.counts} if len(self.counts) else {}
+    def state(self) -> tuple[Part, None]:
+        return {"means": self.means, "counts": self.counts} if len(self.counts) else {}, None
 
-    def load(self, part: Part, device: torch.device) -> None:
-        self.means = part.get("means", torch.zeros(0, 0)).to(device)
-        self.counts = part.get("counts", torch.zeros(0)).to(device)
+    def load(self, part: Part, meta: None = None) -> None:
+        self.means, self.counts = part.get("means", torch.zeros(0, 0)), part.get("counts", torch.zeros(0))
+
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
+        return 4 * classes * (self._side_by_side * width + 1)
 
 
 class Centre(ClassMeans):
@@ -50,10 +51,11 @@ class Centre(ClassMeans):
         """The centre of what else was seen than a new class with this mean feature: before all else, that mean."""
         return self.means if len(self.counts) else mean
 
+    def forget(self, label: int) -> None:
+        """What all classes share stays as it was."""
 
-def mean_bytes(classes: int, width: int) -> int:
-    """Bytes of so many class means with their counts."""
-    return 4 * classes * (width + 1)
+    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
+        return super().expected_bytes(tasks, 1, images, width)
 
 
 def updated(means: Tensor, counts: Tensor, labels: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -178,7 +178,7 @@ def _training(subject: TunerSubject) -> None:
                 before = setting.extractor.tensors()
                 training.load(stored)
             training.epoch(task(1, {"3": 5, "7": 5}), epoch, GrowingHeads(24, LinearOptions()))
-            stored = training.state()
+            stored, _ = training.state()
         ends.append(setting.extractor.tensors())
     expect_equal(ends[1], ends[0], "tensors after a restart between two epochs")
     idle = [key for key, each in ends[0].items() if torch.equal(each, before[key])]

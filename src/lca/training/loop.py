@@ -1,9 +1,9 @@
 """The one training loop: fine-tune the tuned tensors and a head on the images of a task, epoch by epoch."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from lca.data.streams import Task
 from lca.data.views import draw_crops, training_view
 from lca.device import replayed
 from lca.errors import LcaError
-from lca.files import Part
+from lca.files import Part, Stored
 from lca.heads.growing import GrowingHeads, TaskHead
 from lca.heads.loss import LossOptions, lca_loss
 from lca.optimisation import make_optimiser, set_rate
@@ -25,16 +25,18 @@ _WORTH_CAPTURING = 20
 """Steps of a task from which on it pays to capture one on a GPU; capturing costs about five."""
 
 
-class Inputs(Protocol):
+class Inputs(ABC):
     """What a task is trained on, by the numbers of its images."""
 
     def draw(self, epoch: int) -> None:
         """Draw what is random for an epoch, into tensors that stay where they are: a captured step reads them."""
+        return
 
+    @abstractmethod
     def __call__(self, index: Tensor) -> Tensor: ...
 
 
-class TrainingViews:
+class TrainingViews(Inputs):
     """The images of a task, cropped and mirrored anew in every epoch."""
 
     def __init__(self, task: Task, setting: Setting) -> None:
@@ -71,7 +73,7 @@ class _Running:
     teacher: Mapping[str, Tensor] | None = None
 
 
-class FineTuning:
+class FineTuning(Stored):
     """Fine-tuning of a task's classes with a head of their own, restartable after every epoch.
 
     Cross-entropy on the task's classes, or the LCA loss (`class_loss`); SGD or AdamW over tuned tensors and head, the
@@ -144,13 +146,23 @@ class FineTuning:
         self, views: Tensor, labels: Tensor, head: TaskHead, teacher: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """The loss of a batch and the logits of the task's classes; `labels` count within the task."""
-        features = self._extractor(views)
+        features = self.embed(views)
         logits = head(features)
-        loss = self.class_loss(logits, labels)
-        if teacher is not None and self._options.distillation:
-            target = self.features_before(views, teacher)
-            loss = loss + self._options.distillation * functional.mse_loss(features, target)
-        return loss, logits
+        loss, penalty = self.class_loss(logits, labels), self.penalty(views, features, labels, teacher)
+        return (loss if penalty is None else loss + penalty), logits
+
+    def embed(self, views: Tensor) -> Tensor:
+        """The features of a batch."""
+        features: Tensor = self._extractor(views)
+        return features
+
+    def penalty(
+        self, views: Tensor, features: Tensor, labels: Tensor, teacher: Mapping[str, Tensor] | None
+    ) -> Tensor | None:
+        """What is added to the loss on the task's classes: by default, distillation of features."""
+        if teacher is None or not self._options.distillation:
+            return None
+        return self._options.distillation * functional.mse_loss(features, self.features_before(views, teacher))
 
     def class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch on the task's classes, by its logits: `training.loss`.
@@ -197,17 +209,17 @@ class FineTuning:
             heads.append(head)
         self.load({})
 
-    def state(self) -> Part:
+    def state(self) -> tuple[Part, None]:
         """What changes from epoch to epoch, the optimiser's memory included; empty between tasks."""
         if self._running is None:
-            return self._stored
+            return self._stored, None
         part = {name: parameter.detach().clone() for name, parameter in self._running.parameters.items()}
         for name, parameter in self._running.parameters.items():
             for key, value in self._running.optimiser.state.get(parameter, {}).items():
                 part[f"optimiser.{key}.{name}"] = value.detach().clone()
-        return part
+        return part, None
 
-    def load(self, part: Part) -> None:
+    def load(self, part: Part, meta: None = None) -> None:
         """Go on where `state` was taken."""
         self._running, self._replay, self._stored = None, None, part
 
