@@ -1,4 +1,4 @@
-"""Models of every format that was written load and answer the same. `old/` holds small ones, with their answers."""
+"""Models of every format that was written load and answer the same. `old/` holds small ones beside their answers."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def picture(kind, number):
     return np.stack([base % 256, (base * 0.7 + number * 5) % 256, (base * 0.4) % 256], -1).astype(np.uint8)
 
 
-@pytest.mark.parametrize("path", sorted(OLD.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [OLD / "im.json", OLD / "mos.json"], ids=lambda path: path.stem)
 def test_an_old_model_answers_as_it_did(path, tmp_path):
     answers = json.loads(path.read_text())
     model = ContinualClassifier.load(path.with_suffix(""), device="cpu")
