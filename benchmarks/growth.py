@@ -8,6 +8,7 @@ python benchmarks/growth.py --plot growth.json --to docs/images  # a picture of 
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lca.files import nbytes, read_json, write_json
 from lca.heads.alignment import align
 from lca.progress import LineProgress
 from lca.recipe import validate_recipe
-from lca.report.figures import growth_curve
+from lca.report.drawing import MARKERS, PALETTE, new_figure, save
 from lca.runs.experiment import run
 from measuring import Settings, clock_of, synthetic, threads_beside
 
@@ -135,6 +136,28 @@ def _cost(point: dict[str, float], name: str) -> float:
     return 1e6 / point["images/s"] if name == "microseconds an image" else point[name]
 
 
+def draw(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
+    """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
+    figure = new_figure(5, 3.6)
+    axes = figure.subplots()
+    across, up = zip(*points, strict=True)
+    axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
+    proportional = [up[0] * each / across[0] for each in across]
+    axes.loglog(across, proportional, color=PALETTE[7], linestyle=":", label="in proportion")
+    axes.set_xticks(across, [f"{each:,g}" for each in across])
+    axes.minorticks_off()
+    from matplotlib.ticker import LogLocator
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3, which="both")
+    save(figure, path)
+
+
 def plot(results: dict[str, Any], folder: Path) -> list[Path]:
     """A picture of each that was measured, with the machine in its title; memory has pictures of its own."""
     paths = []
@@ -145,7 +168,7 @@ def plot(results: dict[str, Any], folder: Path) -> list[Path]:
                 continue
             paths.append(folder / f"growth-{name}{MEMORY.get(y, '')}.png")
             points = [(point[name], _cost(point, y)) for point in measured]
-            growth_curve(points, paths[-1], name, y, results[name]["machine"]["name"])
+            draw(points, paths[-1], name, y, results[name]["machine"]["name"])
     return paths
 
 

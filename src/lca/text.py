@@ -9,13 +9,15 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, the first to the left and the others to the right."""
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: bool = True) -> str:
+    """Columns of equal width, to the right; names in the first stand at the left."""
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
     lines = []
-    for first, *others in (header, *rows):
-        cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells]) + "\n")
+    for line in (header, *rows):
+        cells = [f"{text:>{width}}" for text, width in zip(line, widths, strict=True)]
+        if names:
+            cells[0] = f"  {line[0]:<{widths[0]}}"
+        lines.append("  ".join(cells) + "\n")
     return "".join(lines)
 
 

@@ -120,12 +120,12 @@ def test_a_running_run_is_followed_to_its_end(folder, monkeypatch, terminal):
         text, state = shown(folder, terminal=terminal)
     assert half[0].splitlines()[1].startswith("running: task 2, ")
     assert "left" in half[0], "one task is finished, so there is an estimate"
-    assert half[1].finished_tasks < 3
+    assert len(half[1].accuracies) < 3
     assert seen == [watching.EVERY] * 2
     assert not stages
     assert "finished;" in text
     assert "3 of 3 tasks" in text
-    assert state.finished_tasks == 3
+    assert len(state.accuracies) == 3
 
 
 def test_who_holds_a_folder(tmp_path):
@@ -311,7 +311,7 @@ def scalars(folder):
 def test_tensorboard_has_the_losses_and_accuracies(finished, tmp_path):
     pytest.importorskip("tensorboard")
     board = TensorBoardLog(tmp_path / "board")
-    state = shown(finished, listeners=(board,))[1]
+    state = shown(finished, listeners=(board.take,))[1]
     board.close()
     found = scalars(tmp_path / "board")
     losses = [each["loss"] for (_, phase, _), each in state.steps.items() if phase == "finetune"]

@@ -153,7 +153,7 @@ def watch_command(
             if sweep:
                 watch_sweep(run, console, once=once)
             else:
-                watch(run, console, once=once, listeners=() if board is None else (board,))
+                watch(run, console, once=once, listeners=() if board is None else (board.take,))
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     if tensorboard is not None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.evaluation.intervals import mean_and_deviation
-from lca.report.drawing import MARKERS, PALETTE, new_figure, save
+from lca.report.drawing import MARKERS, PALETTE, band, new_figure, save, whole_numbers
 from lca.report.looks import alignment_places
-from lca.report.theory import Table, number, titled_tables
+from lca.report.tables import Table
+from lca.report.theory import number, titled_tables
 from lca.results.measured import AS_TRAINED, Seeds, common
 
 if TYPE_CHECKING:
@@ -31,19 +32,19 @@ FLAT = 0.98
 
 def show(groups: Sequence[Seeds], markdown: bool) -> str:
     """The tables of what `lca diagnose` measured."""
+    return titled_tables(groups, _tables, LEGEND, markdown)
 
-    def tables(seeds: Seeds, table: Table) -> dict[str, str]:
-        tasks, images = seeds.values("tasks"), common(seeds.values("images"))
-        last = common(tasks[-1]["task"])
-        found = {f"Backbone similarity to the first task's, {images} test images": _similarity(tasks, table)}
-        found["Class overlap, mean over pairs of classes"] = _overlap(tasks, table)
-        if len(seeds.runs) > 1:
-            found[f"Class overlap after task {last}, one classifier less another"] = _less(tasks[-1], table)
-        if any(run["pairs"] for run in seeds.runs):
-            found[f"Pairs that overlap most after task {last}: overlap, as answered"] = _pairs(seeds, table)
-        return found
 
-    return titled_tables(groups, tables, LEGEND, markdown)
+def _tables(seeds: Seeds) -> dict[str, Table]:
+    tasks, images = seeds.values("tasks"), common(seeds.values("images"))
+    last = common(tasks[-1]["task"])
+    found = {f"Backbone similarity to the first task's, {images} test images": _similarity(tasks)}
+    found["Class overlap, mean over pairs of classes"] = _overlap(tasks)
+    if len(seeds.runs) > 1:
+        found[f"Class overlap after task {last}, one classifier less another"] = _less(tasks[-1])
+    if any(run["pairs"] for run in seeds.runs):
+        found[f"Pairs that overlap most after task {last}: overlap, as answered"] = _pairs(seeds)
+    return found
 
 
 def figures(groups: Sequence[Seeds], folder: Path) -> None:
@@ -66,10 +67,9 @@ def _figure(seeds: Seeds, path: Path) -> None:
     def curve(axes: "Axes", values: Iterable[Sequence[float | None]], place: int, **look: Any) -> None:
         numbers = [common(each["task"]) for each in tasks]
         means, deviations = zip(*(_mean_and_deviation(each) for each in values), strict=True)
-        low, high = ([a + sign * b for a, b in zip(means, deviations, strict=True)] for sign in (-1, 1))
         colour = PALETTE[place % len(PALETTE)]
         axes.plot(numbers, means, color=colour, marker=MARKERS[place % len(MARKERS)], markersize=4, **look)
-        axes.fill_between(numbers, low, high, color=colour, alpha=0.12, linewidth=0)
+        band(axes, numbers, means, deviations, colour)
 
     for place, (name, label) in enumerate({"cka": "linear CKA", "cosine": "mean cosine"}.items()):
         curve(left, (_similar(each, name) for each in tasks), place, label=label)
@@ -80,22 +80,19 @@ def _figure(seeds: Seeds, path: Path) -> None:
             curve(right, (each["overlap"][name][key]["between_tasks"] for each in tasks), places[alignment], **look)
     right.plot([], [], label="at the best threshold", linestyle=":", color="grey")
     lowest = min(left.get_ylim()[0], FLAT)
-    left.set_ylim(lowest, 1 + 0.05 * (1 - lowest))
+    left.set(ylim=(lowest, 1 + 0.05 * (1 - lowest)), ylabel="similarity to the first task's backbone")
     right.set_ylim(bottom=0)
-    left.set_ylabel("similarity to the first task's backbone")
     right.set_ylabel("overlap of classes of different tasks")
-    from matplotlib.ticker import MaxNLocator
-
     for axes in (left, right):
         axes.set_xlabel("tasks learnt")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     save(drawn, path)
 
 
-def _similarity(tasks: Sequence[Mapping[str, Any]], table: Table) -> str:
+def _similarity(tasks: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         [
             *(str(common(each[key])) for key in ("task", "classes", "width")),
@@ -103,7 +100,7 @@ def _similarity(tasks: Sequence[Mapping[str, Any]], table: Table) -> str:
         ]
         for each in tasks
     ]
-    return table(["task", "classes", "features", "CKA", "cosine"], rows)
+    return Table(["task", "classes", "features", "CKA", "cosine"], rows)
 
 
 def _similar(task: Mapping[str, Any], key: str) -> Sequence[float | None]:
@@ -112,16 +109,16 @@ def _similar(task: Mapping[str, Any], key: str) -> Sequence[float | None]:
     return found[key] if isinstance(found, dict) else found
 
 
-def _overlap(tasks: Sequence[Mapping[str, Any]], table: Table) -> str:
+def _overlap(tasks: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         [str(common(each["task"])), name, *(number(found[column][kind]) for column, kind in MEANS)]
         for each in tasks
         for name, found in each["overlap"].items()
     ]
-    return table(["task", "classifier", *HEADER], rows)
+    return Table(["task", "classifier", *HEADER], rows)
 
 
-def _less(task: Mapping[str, Any], table: Table) -> str:
+def _less(task: Mapping[str, Any]) -> Table:
     """Every classifier less every one before it, the same seeds of both."""
 
     def differences(own: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
@@ -132,10 +129,10 @@ def _less(task: Mapping[str, Any], table: Table) -> str:
         [one, other, *(number(differences(more[column][kind], less[column][kind]), 4) for column, kind in MEANS)]
         for (other, less), (one, more) in itertools.combinations(task["overlap"].items(), 2)
     ]
-    return table(["classifier", "less", *HEADER], rows)
+    return Table(["classifier", "less", *HEADER], rows)
 
 
-def _pairs(seeds: Seeds, table: Table) -> str:
+def _pairs(seeds: Seeds) -> Table:
     """The pairs of classes that overlap most under any classifier, as many as a run has."""
     several = len(seeds.runs) > 1
     pairs = [(run["recipe"]["seed"], pair) for run in seeds.runs for pair in run["pairs"]]
@@ -148,7 +145,7 @@ def _pairs(seeds: Seeds, table: Table) -> str:
         ]
         for seed, pair in pairs[: max(len(run["pairs"]) for run in seeds.runs)]
     ]
-    return table([*["seed"] * several, "class", "and class", *pairs[0][1]["overlap"]], rows)
+    return Table([*["seed"] * several, "class", "and class", *pairs[0][1]["overlap"]], rows)
 
 
 def _mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import io
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
 HATCHES = ("", "////", "....", "xxxx")
 PALE = PALETTE[-1]
+BELOW: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "outside lower center"}
+"""A legend under the plots."""
 READABLE = 8
 """CSS pixels of the smallest text on a page."""
 
@@ -57,6 +60,18 @@ def new_figure(width: float, height: float) -> "Figure":
         from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def band(axes: Any, across: Sequence[float], means: Sequence[float], spread: Sequence[float], colour: str) -> None:
+    """A deviation to either side of a curve."""
+    low, high = ([mean + sign * each for mean, each in zip(means, spread, strict=True)] for sign in (-1, 1))
+    axes.fill_between(across, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def save(figure: "Figure", path: Path, dpi: int = 150) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lca.report.drawing import LINES, MARKERS, PALE, PALETTE, Look, new_figure, save
+from lca.report.drawing import BELOW, LINES, PALE, PALETTE, Look, band, new_figure, save, whole_numbers
 from lca.results.classifiers import Classifier
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ SMALL = (5.2, 3.4)
 """Inches of a figure that stays readable on a phone."""
 
 
-def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
-    figure = new_figure(*size)
+def _new(height: float = SMALL[1]) -> tuple["Figure", "Axes"]:
+    figure = new_figure(SMALL[0], height)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -29,15 +29,13 @@ def _new(size: tuple[float, float] = SMALL) -> tuple["Figure", "Axes"]:
 def accuracy_curves(rows: Sequence[Classifier], path: Path, title: str) -> None:
     """Accuracy after each task, one curve a classifier."""
     crowded = len(rows) > CROWDED
-    size = (11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)
-    figure = new_figure(*size)
+    figure = new_figure(*((11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)))
     axes = figure.subplots()
     for number, row in enumerate(rows):
         curve = row.curve()
         axes.plot(range(1, len(curve) + 1), curve, label=row.label, **Look.of(number).curve)
-    axes.set_title(title)
+    axes.set(title=title, ylim=(0, 102))
     _over_tasks(axes, "accuracy on all classes seen so far (%)")
-    axes.set_ylim(0, 102)
     beside = {"loc": "outside center right"} if crowded else {"loc": "outside lower center", "ncols": 2}
     figure.legend(frameon=False, fontsize=9, **beside)
     save(figure, path)
@@ -47,7 +45,7 @@ def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str, looks:
     """Of every classifier the curves of its seeds, as their mean with the standard deviation; the first eight have
     colours and names, the others are grey."""
     named = len(PALETTE)
-    figure, axes = _new((SMALL[0], SMALL[1] + 0.17 * min(len(curves), named)))
+    figure, axes = _new(SMALL[1] + 0.17 * min(len(curves), named))
     for number, (label, seeds) in enumerate(curves.items()):
         mean, tasks = [statistics.fmean(values) for values in zip(*seeds, strict=True)], range(1, len(seeds[0]) + 1)
         if number >= named:
@@ -55,19 +53,22 @@ def named_curves(curves: Mapping[str, Sequence[Sequence[float]]], y: str, looks:
             continue
         axes.plot(tasks, mean, label=label, **looks[label].curve)
         if len(seeds) > 1:
-            spread = [statistics.stdev(values) for values in zip(*seeds, strict=True)]
-            low, high = ([a + sign * b for a, b in zip(mean, spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(tasks, low, high, color=looks[label].colour, alpha=0.12, linewidth=0)
+            band(
+                axes,
+                tasks,
+                mean,
+                [statistics.stdev(values) for values in zip(*seeds, strict=True)],
+                looks[label].colour,
+            )
     _over_tasks(axes, y)
-    columns = 2 if max(map(len, curves)) <= 32 else 1
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+    figure.legend(**BELOW, ncols=2 if max(map(len, curves)) <= 32 else 1)
     return figure
 
 
 def heat_map(matrix: Sequence[Sequence[float]]) -> "Figure":
     """a_tj: a row for every time, a column for every task."""
     count = len(matrix)
-    figure, axes = _new((SMALL[0], min(SMALL[0], 1.2 + 0.42 * count)))
+    figure, axes = _new(min(SMALL[0], 1.2 + 0.42 * count))
     full = [[*row, *[math.nan] * (count - len(row))] for row in matrix]
     shown = axes.pcolormesh(full, cmap="cividis", vmin=0, vmax=100)
     for when, row in enumerate(matrix):
@@ -75,12 +76,10 @@ def heat_map(matrix: Sequence[Sequence[float]]) -> "Figure":
             colour, size = "#ffffff" if value < 55 else "#111111", 8 if count <= 10 else 5
             axes.text(task + 0.5, when + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=size, color=colour)
     tasks = range(0, count, max(1, count // 10))
-    axes.set_xticks([task + 0.5 for task in tasks], [str(task + 1) for task in tasks])
-    axes.set_yticks([task + 0.5 for task in tasks], [str(task + 1) for task in tasks])
+    ticks, names = [task + 0.5 for task in tasks], [str(task + 1) for task in tasks]
+    axes.set(xticks=ticks, xticklabels=names, xlabel="on task", yticks=ticks, yticklabels=names, ylabel="after task")
     axes.invert_yaxis()
     axes.tick_params(length=0)
-    axes.set_xlabel("on task")
-    axes.set_ylabel("after task")
     axes.spines[:].set_visible(False)
     figure.colorbar(shown, ax=axes, label="accuracy (%)", shrink=0.9).outline.set_visible(False)
     return figure
@@ -88,19 +87,17 @@ def heat_map(matrix: Sequence[Sequence[float]]) -> "Figure":
 
 def forgetting_by_task(matrix: Sequence[Sequence[float]]) -> "Figure":
     """Every task right after it was learnt and at the end, joined by a line."""
-    figure, axes = _new((SMALL[0], min(6.0, 1.4 + 0.26 * len(matrix))))
+    figure, axes = _new(min(6.0, 1.4 + 0.26 * len(matrix)))
     learnt, last = [row[-1] for row in matrix], matrix[-1]
     tasks = range(1, len(matrix) + 1)
     axes.hlines(tasks, last, learnt, color=PALE, linewidth=2, zorder=1)
     axes.scatter(learnt, tasks, color=PALETTE[0], marker="o", label="right after learning", zorder=2)
     axes.scatter(last, tasks, color=PALETTE[1], marker="D", label="after the last task", zorder=3)
-    axes.set_xlim(-2, 102)
+    axes.set(xlim=(-2, 102), xlabel="accuracy on the task (%)", ylabel="task")
     axes.invert_yaxis()
-    _whole_numbers(axes.yaxis)
-    axes.set_xlabel("accuracy on the task (%)")
-    axes.set_ylabel("task")
+    whole_numbers(axes.yaxis)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    figure.legend(**BELOW, ncols=2)
     return figure
 
 
@@ -117,18 +114,15 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
     means, rights = ([each[key] for each in filled] for key in ("mean_probability", "accuracy"))
     sizes = [8 + 2 * share for share in shares]
     axes.scatter(means, rights, sizes, color=PALETTE[0], label="right answers", zorder=3, clip_on=False)
-    axes.set_xlabel("probability of the answer (%)")
-    axes.set_ylabel("%")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 102)
+    axes.set(xlabel="probability of the answer (%)", ylabel="%", xlim=(0, 100), ylim=(0, 102))
     axes.grid(alpha=0.3)
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=3)
+    figure.legend(**BELOW, ncols=3)
     return figure
 
 
 def forest(labels: Sequence[str], means: Sequence[float], ends: Sequence[tuple[float, float] | None]) -> "Figure":
     """Differences with their intervals, a line each; filled where the interval leaves out zero."""
-    figure, axes = _new((SMALL[0], 1.1 + 0.26 * len(labels)))
+    figure, axes = _new(1.1 + 0.26 * len(labels))
     axes.axvline(0, color=PALE, linewidth=1)
     for place, (mean, interval) in enumerate(zip(means, ends, strict=True)):
         clear = interval is not None and (interval[0] > 0 or interval[1] < 0)
@@ -157,16 +151,9 @@ def drift_curves(medians: Sequence[Sequence[float]]) -> "Figure":
 
 
 def _over_tasks(axes: "Axes", y: str) -> None:
-    axes.set_xlabel("tasks learnt")
-    axes.set_ylabel(y)
-    _whole_numbers(axes.xaxis)
+    axes.set(xlabel="tasks learnt", ylabel=y)
+    whole_numbers(axes.xaxis)
     axes.grid(alpha=0.3)
-
-
-def _whole_numbers(axis: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _short(text: str, longest: int = 32) -> str:
@@ -175,28 +162,6 @@ def _short(text: str, longest: int = 32) -> str:
         return text
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"
-
-
-def growth_curve(points: Sequence[tuple[float, float]], path: Path, x: str, y: str, title: str) -> None:
-    """How y grows with x, both on logarithmic axes; a dotted line shows what grows in proportion."""
-    figure = new_figure(5, 3.6)
-    axes = figure.subplots()
-    across, up = zip(*points, strict=True)
-    axes.loglog(across, up, color=PALETTE[0], marker=MARKERS[0])
-    proportional = [up[0] * each / across[0] for each in across]
-    axes.loglog(across, proportional, color=PALETTE[7], linestyle=":", label="in proportion")
-    axes.set_xticks(across, [f"{each:,g}" for each in across])
-    axes.minorticks_off()
-    from matplotlib.ticker import LogLocator
-
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9)
-    axes.set_title(title, fontsize=9)
-    axes.grid(alpha=0.3, which="both")
-    save(figure, path)
 
 
 Bars = Mapping[str, Mapping[str, tuple[float, float | None]]]
@@ -226,11 +191,11 @@ def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) 
                 end = mean + (deviation or 0) + 0.02 * top
                 axes.text(end, start + place, f"{mean:.1f}", fontsize=7, va="center_baseline")
         axes.set_title(title, fontsize=9)
+        axes.set_xlabel(x, fontsize=8)
         axes.set_xlim(0, 1.25 * top)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(x, fontsize=8)
     for axes in grid:
         axes.set_visible(False)
     axes = figure.axes[0]
@@ -249,7 +214,7 @@ def _legend(figure: "Figure", order: Iterable[str]) -> None:
     shown = {label: found[label] for label in order}
     names = [_short(label) for label in shown]
     columns = 5 if sum(map(len, shown)) < 40 else 3 if max(map(len, shown)) <= 20 else 2
-    figure.legend(shown.values(), names, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+    figure.legend(shown.values(), names, **BELOW, ncols=columns)
 
 
 Points = Mapping[float, tuple[float, float | None]]
@@ -293,8 +258,7 @@ def over_numbers(
             if deviation:
                 axes.axhspan(mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
         axes.set_xticks([*map(place, numbers)], [f"{number:g}" for number in numbers], fontsize=8)
-        axes.set_xlabel(name)
-        axes.set_ylabel(title)
+        axes.set(xlabel=name, ylabel=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
     _legend(figure, [label for each in next(iter(panels.values())) for label in each])

@@ -10,7 +10,7 @@ from lca.report.ranking import Overall
 from lca.results.classifiers import DAMAGE, Classifier, classifiers
 from lca.results.metrics import columns
 from lca.results.reading import Run, short_names
-from lca.text import markdown_table, markdown_text
+from lca.text import markdown_table, markdown_text, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -50,6 +50,9 @@ class Table:
 
     def markdown(self) -> str:
         return markdown_table(self.header, [[markdown_text(name), *cells] for name, *cells in self.lines])
+
+    def plain(self) -> str:
+        return plain_table(self.header, self.lines, names=False)
 
     def latex(self, title: str) -> str:
         """With rules of booktabs and the title as a comment."""

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lca.evaluation.intervals import mean_and_deviation
+from lca.report.tables import Table
 from lca.results.measured import Seeds, common
-from lca.text import markdown_table
 
-Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 LEGEND = """\
 L(D): mean loss of the samples the heads were aligned on. Robustness: mean |l(z) - l(s)| of fresh and drawn samples in
 their class's own cell. Theorem 1, as printed, is the sum of these two and the uncertainty, and so is Corollary 1, for
@@ -28,7 +27,7 @@ SEEDS = "Mean ± standard deviation over seeds; none where it rounds to nothing.
 def show(groups: Sequence[Seeds], branch: str | None, losses: Sequence[str], markdown: bool) -> str:
     """The tables of what `lca theory` measured, of all classifiers or of one."""
 
-    def tables(seeds: Seeds, table: Table) -> dict[str, str]:
+    def tables(seeds: Seeds) -> dict[str, Table]:
         found = {}
         for name, tasks in seeds.values("branches").items():
             if branch not in (None, name):
@@ -36,14 +35,12 @@ def show(groups: Sequence[Seeds], branch: str | None, losses: Sequence[str], mar
             drifted = "drift" in tasks[0]
             for loss in losses:
                 what = f"{name}, {loss} loss (at most {common(tasks[0]['losses'][loss]['maximum']):g})"
-                found[f"{what}: Theorem 1"] = _theorem_1(tasks, loss, table)
+                found[f"{what}: Theorem 1"] = _theorem_1(tasks, loss)
                 if drifted:
-                    found[f"{what}: Theorem 2"] = _theorem_2(tasks, loss, table)
+                    found[f"{what}: Theorem 2"] = _theorem_2(tasks, loss)
             if drifted:
-                title = (
-                    f"{name}: distance after task {common(tasks[-1]['task'])}, by the variance added in every direction"
-                )
-                found[title] = _ridges(tasks[-1], table)
+                when = f"after task {common(tasks[-1]['task'])}"
+                found[f"{name}: distance {when}, by the variance added in every direction"] = _ridges(tasks[-1])
         return found
 
     runs = [run for seeds in groups for run in seeds.runs]
@@ -54,15 +51,15 @@ def show(groups: Sequence[Seeds], branch: str | None, losses: Sequence[str], mar
 
 
 def titled_tables(
-    groups: Sequence[Seeds], tables: Callable[[Seeds, Table], Mapping[str, str]], legend: str, markdown: bool
+    groups: Sequence[Seeds], tables: Callable[[Seeds], Mapping[str, Table]], legend: str, markdown: bool
 ) -> str:
     """Tables by their titles, of every group of runs; a run alone is not named."""
     several = sum(len(seeds.runs) for seeds in groups) > 1
     blocks = []
     for seeds in groups:
-        for title, content in tables(seeds, markdown_table if markdown else plain_table).items():
+        for title, table in tables(seeds).items():
             whole = f"{seeds.heading}: {title}" if several else title
-            blocks.append((f"**{whole}**\n\n" if markdown else f"{whole}\n") + content)
+            blocks.append(f"**{whole}**\n\n{table.markdown()}" if markdown else f"{whole}\n{table.plain()}")
     return "\n".join([*blocks, legend + SEEDS * any(len(seeds.runs) > 1 for seeds in groups)])
 
 
@@ -85,16 +82,7 @@ def shown_only(run: Mapping[str, Any]) -> dict[str, Any]:
     return {**run, "branches": branches}
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, all to the right."""
-    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
-    lines = (header, *rows)
-    return "".join(
-        "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) + "\n" for line in lines
-    )
-
-
-def _theorem_1(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> str:
+def _theorem_1(tasks: Sequence[Mapping[str, Any]], loss: str) -> Table:
     rows = [
         [
             *(str(common(each[key])) for key in ("task", "classes", "samples_per_class")),
@@ -108,10 +96,10 @@ def _theorem_1(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> s
     ]
     terms = ["L(D)", "robustness", "uncertainty", "Theorem 1", "with cells", "without"]
     header = ["task", "classes", "n_i", "alignment loss", "in own cell", *terms, "Gaussians", "test images"]
-    return table(header, rows)
+    return Table(header, rows)
 
 
-def _theorem_2(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> str:
+def _theorem_2(tasks: Sequence[Mapping[str, Any]], loss: str) -> Table:
     rows = [
         [
             str(common(each["task"])),
@@ -122,12 +110,12 @@ def _theorem_2(tasks: Sequence[Mapping[str, Any]], loss: str, table: Table) -> s
         ]
         for each in tasks
     ]
-    return table(["task", "ridge", *DISTANCE, "Theorem 2", "corrected", "P_t", "Gaussians", "test images"], rows)
+    return Table(["task", "ridge", *DISTANCE, "Theorem 2", "corrected", "P_t", "Gaussians", "test images"], rows)
 
 
-def _ridges(task: Mapping[str, Any], table: Table) -> str:
+def _ridges(task: Mapping[str, Any]) -> Table:
     rows = [[f"{common(line['added']):g}", *_distance(line, common(task["classes"]))] for line in task["drift"]]
-    return table(["added", *DISTANCE], rows)
+    return Table(["added", *DISTANCE], rows)
 
 
 DISTANCE = ["TV >=", "estimate", "Hellinger", "Pinsker", "TV <=", "at 1"]
