@@ -1,4 +1,6 @@
 import itertools
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -11,7 +13,7 @@ from torchvision import datasets as torchvision_sets
 import trees
 from lca.data.benchmarks import BENCHMARKS, Listing, find
 from lca.data.options import DataOptions
-from lca.data.sources import load_source, read_card, sources
+from lca.data.sources import CARDS, load_source, read_card, sources
 from lca.data.streams import Stream
 from lca.data.verification import _check_tasks, verify
 from lca.errors import LcaError
@@ -763,3 +765,39 @@ def test_bad_hugging_face(save, tmp_path, monkeypatch):
     path = save({"train": [(0, 1), (-1, 2)]})
     with pytest.raises(LcaError, match=r"some images have no label \(column 'kind'\)"):
         read(f"hf:{path}")
+
+
+CARD = """\
+title: Mushrooms
+classes: 2
+tasks: 2
+splits:
+  official: {layout: class_folders, train: 6, test: 4}
+view: {centre_crop: 1.0}
+page: https://example.org
+origin: nobody
+licence: none
+"""
+READ = """
+import sys
+from pathlib import Path
+from lca.data import sources
+
+sources.CARDS = Path(sys.argv[1])
+source = sources.load_source(sources.DataOptions(source=f"mushrooms:{sys.argv[2]}"), 1, 16, sources.Progress())
+print(source.classes, len(source.train), len(source.test), source.as_published)
+"""
+
+
+def test_a_card_is_all_that_a_new_benchmark_takes(tmp_path):
+    shutil.copytree(CARDS, tmp_path / "cards")
+    (tmp_path / "cards" / "mushrooms.yaml").write_text(CARD)
+    for part, count in {"train": 3, "test": 2}.items():
+        for name in ("amanita", "boletus"):
+            for number in range(count):
+                place = tmp_path / "photos" / part / name
+                place.mkdir(parents=True, exist_ok=True)
+                Image.effect_noise((20, 20), 10 + number + 20 * (part == "test")).save(place / f"{number}.png")
+    words = [sys.executable, "-c", READ, str(tmp_path / "cards"), str(tmp_path / "photos")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "('amanita', 'boletus') 6 4 True\n", done.stderr

@@ -19,12 +19,15 @@ import torch
 from lca.data.folders import ReadingReport, class_files, class_name, some
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
-from lca.data.sources import Source, check_split, read_card, read_files, sources
+from lca.data.sources import CARDS, Source, check_split, read_card, read_files, sources
 from lca.data.streams import base_and_increments
 from lca.errors import LcaError, nearest, needs
 from lca.progress import Progress
 
-BENCHMARKS = ("cars196", "cifar10", "cifar100", "cub200", "imagenet_a", "imagenet_r", "omnibenchmark", "vtab")
+BENCHMARKS = tuple(
+    path.stem for path in sorted(CARDS.glob("*.yaml")) if "\nsplits:" in path.read_text(encoding="utf-8")
+)
+"""The data sets whose cards have splits: a card is all that a new one takes."""
 PARTS = ("train", "test")
 CLASS_FOLDERS = "".join(f"PATH/{part}/CLASS/*.jpg\n" for part in PARTS)
 """What a split looks like whose card shows no tree."""
