@@ -22,7 +22,7 @@ def floors() -> list[list[str]]:
 
 def known(rooms: list[str]) -> dict[str, set[str]]:
     """The rooms whose modules each room imports, inside functions or not."""
-    found = defaultdict(set)
+    found: dict[str, set[str]] = defaultdict(set)
     graph = grimp.build_graph("lca", exclude_type_checking_imports=True, cache_dir=None)
     room_of = {module: _room(module, rooms) for module in graph.modules if module != "lca"}
     for module, room in room_of.items():

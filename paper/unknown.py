@@ -69,7 +69,7 @@ SCORES: dict[str, Callable[[Whitened], Tensor]] = {
     "largest LDA logit": lambda at: -(at.features @ at.means.T - at.means.square().sum(1) / 2).amax(1),
     "energy of the LDA logits": lambda at: -(at.features @ at.means.T - at.means.square().sum(1) / 2).logsumexp(1),
 }
-"""The higher, the stranger."""
+"""The higher, the less like what is known."""
 
 
 def features_of(source: str, tasks: int, backbone: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_an_unknown_key_suggests_the_nearest(content, place, hint):
         ({"training": {"epochs": 1.5}}, "training.epochs"),
         ({"training": {"optimiser": "adam"}}, "training.optimiser: .*'sgd' or 'adamw', got 'adam'"),
         ({"training": 3}, "training: .*got 3"),
-        ({"method": 3}, "method: expected a name or a mapping with a name, got 3"),
+        ({"method": 3}, "method: expected a name, or a mapping in which `name` is one; got 3"),
         ({"method": "in"}, "method: unknown method 'in'; did you mean .*'im'"),
         ({"tuning": {"name": "lorra"}}, "tuning: unknown tuner 'lorra'; did you mean 'lora'"),
         ({"tuning": {"name": "lora", "rank": 0}}, "tuning.rank"),

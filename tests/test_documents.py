@@ -64,3 +64,11 @@ def test_there_are_marked_tables():
 def test_the_picture_of_the_rooms_is_what_the_imports_say():
     drawn = runpy.run_path(str(ROOT / "docs" / "rooms.py"))["picture"]()
     assert drawn == (ROOT / "docs" / "rooms.svg").read_text(), "run `python docs/rooms.py --draw docs/rooms.svg`"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(document):
+    named = set(re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|md|yaml))`", document.read_text(encoding="utf-8")))
+    roots = (ROOT, ROOT / "src" / "lca", ROOT / "benchmarks", document.parent)
+    missing = {path for path in named if not any((root / path).exists() for root in roots)}
+    assert not missing, document

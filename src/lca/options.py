@@ -47,7 +47,7 @@ def one_of(table: Registry[Any], default: str, tag: str = "name", shared: bool =
             return value
         section = {tag: value} if isinstance(value, str) else value
         if not isinstance(section, Mapping):
-            raise ValueError(f"expected a name or a mapping with a {tag}, got {value!r}")
+            raise ValueError(f"expected a name, or a mapping in which `{tag}` is one; got {value!r}")
         section = {tag: default, **section}
         try:
             chosen = options_of(table[section[tag]])
@@ -83,7 +83,7 @@ def validate(model: type[Model], content: Any, origin: str) -> Model:
         for item in error.errors():
             place = ".".join(str(step) for step in item["loc"]) or "the top level"
             message = item["msg"].removeprefix("Value error, ")
-            told = " got " in message or "unknown key" in message or isinstance(item["input"], Mapping)
+            told = item["type"] == "value_error" or isinstance(item["input"], Mapping)  # ours say what they got
             got = "" if told else f", got {item['input']!r}"
             lines.append(f"  {place}: {message}{got}")
         raise LcaError("\n".join(lines)) from None

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from lca.backbones import BackboneOptions
 from lca.data.options import DataOptions
 from lca.errors import LcaError, nearest
+from lca.files import hash_json
 from lca.methods import MethodOptions, methods
 from lca.options import Options, one_of, validate
 from lca.recipe_files import parse_override, read_yaml, recipe_names, shipped_recipes
@@ -63,6 +64,8 @@ class Recipe(Options):
         `ood`."""
         if not isinstance(value, Mapping):
             return value
+        if "strangers" in value and "ood" in value:
+            raise ValueError("strangers is the old name of ood; give only ood")
         value = {"ood" if key == "strangers" else key: given for key, given in value.items()}
         section = value.get("method", DEFAULT_NAMES["method"])
         named = section.get("name", DEFAULT_NAMES["method"]) if isinstance(section, Mapping) else section
@@ -72,6 +75,13 @@ class Recipe(Options):
     def dump(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe.model_validate` is its inverse."""
         return self.model_dump(mode="json")
+
+    @property
+    def key(self) -> str:
+        """Names it: a hash of everything but its name, the same on every machine."""
+        content = self.dump()
+        del content["name"]
+        return hash_json(content)[:12]
 
     def trunk(self) -> dict[str, Any]:
         """The keys that influence the backbone; the others only change heads and Gaussians on top of it."""
@@ -111,11 +121,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         left, right = old.get(key, "(absent)"), new.get(key, "(absent)")
+        left, right = _by_place(left, right)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             lines += differences(left, right, f"{prefix}{key}.")
         elif left != right:
             lines.append(f"{prefix}{key}: {left} -> {right}")
     return lines
+
+
+def _by_place(left: Any, right: Any) -> tuple[Any, Any]:
+    """Two lists of sections with as many in each, such as the branches, as mappings by number; all else as it is."""
+    lists = isinstance(left, list) and isinstance(right, list) and len(left) == len(right)
+    if not lists or not all(isinstance(each, Mapping) for each in [*left, *right]):
+        return left, right
+    return {str(number): each for number, each in enumerate(left)}, {str(n): each for n, each in enumerate(right)}
 
 
 def of_all_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import tiny
 from lca.errors import LcaError
@@ -273,6 +274,25 @@ def test_shards_in_one_folder_share_one_pack(tmp_path):
             packed = sweep(cells, tmp_path, only=shard(cells, number, 2))
     assert [cell.state for cell in packed.cells] == ["finished", "finished"]
     assert Pack.read(tmp_path / "pack.json") == packed
+
+
+def test_cells_that_an_earlier_version_named_go_on(tmp_path):
+    """Its keys were hashes of other dumps: an option had another name, and options of all operators stood together."""
+    cells = expand(small())
+    with tiny.tiny_backbone():
+        new = sweep(cells, tmp_path)
+        folder = next((tmp_path / "cells").iterdir())
+        earlier = folder.rename(folder.with_name(f"finetune-{cells[0].recipe.seed}-0123456789ab"))
+        recipe = yaml.safe_load((earlier / "recipe.yaml").read_text())
+        recipe["strangers"] = recipe.pop("ood")
+        (earlier / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        log = (earlier / "log.jsonl").read_text()
+        again = sweep(cells, tmp_path)
+    assert [path.name for path in (tmp_path / "cells").iterdir()] == [folder.name]
+    assert (folder / "log.jsonl").read_text() == log, "nothing was run again"
+    assert again == new
+    old = Pack([replace(new.cells[0], key="0123456789ab")])
+    assert [cell.key for cell in Pack.merged([old, new]).cells] == [cells[0].key]
 
 
 def with_results(pack, key=None, **changes):

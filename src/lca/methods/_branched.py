@@ -47,8 +47,8 @@ class BranchedOptions(MethodOptions):
     """Base of the options of methods with branches."""
 
     align: tuple[BranchChoice, ...] = ("best",)  # type: ignore[assignment]
-    """Branches on the one trunk, each one row of results: preset names (none, ca, lca, lda, slca, mos, tuna, best) or
-    mappings."""
+    """Branches on the one trunk, each one row of results: names of presets, such as none, ca, lca, lda and best,
+    or mappings."""
 
     @field_validator("align", mode="before")
     @classmethod

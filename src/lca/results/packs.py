@@ -17,6 +17,7 @@ from lca.evaluation.accuracy import AccuracyRecord
 from lca.files import read_json, write_atomic
 from lca.results.folder import FAILED, FINISHED, OPEN, CellName, RunFiles, SweepFiles
 from lca.results.metrics import METRICS, metrics_of_counts
+from lca.results.seeds import key_of_today
 
 FORMAT, READABLE = 2, (1, 2)
 """Of packs: the one that is written, and those that are read."""
@@ -127,8 +128,10 @@ class Pack:
         merged: dict[str, SweepCell] = {}
         for pack in packs:
             for cell in pack.cells:
-                if cell.key not in merged or rank(cell) < rank(merged[cell.key]):
-                    merged[cell.key] = cell
+                recipe = cell.stored.get("recipe", {}) if cell.stored else {}
+                key = key_of_today(recipe) or cell.key  # earlier versions had others
+                if key not in merged or rank(cell) < rank(merged[key]):
+                    merged[key] = replace(cell, key=key)
         return cls([*merged.values()])
 
 

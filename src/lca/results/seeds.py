@@ -19,6 +19,15 @@ def recipe_differences(one: Mapping[str, Any], two: Mapping[str, Any], prefix: s
     return differences(of_all_seeds(of_today(one)), of_all_seeds(of_today(two)), prefix)
 
 
+def key_of_today(recipe: Mapping[str, Any]) -> str | None:
+    """The key by which this version names a dumped recipe, of whatever version; None for what is no recipe (any
+    more)."""
+    try:
+        return validate_recipe(recipe).key if recipe else None
+    except LcaError:
+        return None
+
+
 def of_today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """A dumped recipe of an earlier version as this one would dump it; what is no recipe any more as it is."""
     try:

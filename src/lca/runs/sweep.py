@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lca.recipe import Recipe, merge_mappings, read_recipe, validate_recipe
 from lca.recipe_files import nest, parse_override
 from lca.results.folder import CellName, RunFiles, SweepFiles
 from lca.results.packs import Pack, SweepCell
-from lca.results.seeds import recipe_differences
+from lca.results.seeds import key_of_today, recipe_differences
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.runs.workers import beside
@@ -33,10 +33,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The same on every machine: a hash of all that the numbers depend on."""
-        content = self.recipe.dump()
-        del content["name"]
-        return hash_json(content)[:12]
+        return self.recipe.key
 
     @cached_property
     def trunk(self) -> str:
@@ -142,6 +139,7 @@ def sweep(
     budget, progress = budget or Budget(), progress or Progress()
     chosen, trunks = cells if only is None else only, trunks or SweepFiles(out).trunks
     out.mkdir(parents=True, exist_ok=True)
+    _rename_of_earlier_versions(SweepFiles(out))
     _take_over(cells, out, reuse)
     with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
         _run_cells(cells, chosen, out, trunks, budget, progress)
@@ -191,6 +189,15 @@ def _run_cell(
         write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
     finally:
         pack(cells, out).write(SweepFiles(out).pack)
+
+
+def _rename_of_earlier_versions(files: SweepFiles) -> None:
+    """Cells that an earlier version began go on: their folders get the names that their recipes have now."""
+    for path, name in files.cells().items():
+        key = key_of_today(RunFiles(path).stored_recipe())
+        target = files.cell(replace(name, key=key)) if key is not None else path
+        if not target.exists():
+            path.rename(target)
 
 
 def _take_over(cells: list[Cell], out: Path, packs: Iterable[Pack]) -> None:
