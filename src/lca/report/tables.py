@@ -132,14 +132,12 @@ def damage_table(rows: Sequence[Classifier], style: Style) -> Table:
 def minus_table(rows: Sequence[Classifier], reference: Classifier, headings: Iterable[str]) -> Table:
     """Every other row minus the reference, and on how many seeds; where there is no difference, why."""
     headings, lines = [*headings], []
-    for row in rows:
-        if row is not reference:
-            found = comparison.differences(row, reference, headings)
-            cells = ["-" if each is None else f"{each.mean:+.1f}{each.ends('+')}" for each in map(found.get, headings)]
-            if not found:
-                cells[0] = comparison.why_none(row, reference, damaged=headings[0] in DAMAGE)
-            seeds = max((len(each.values) for each in found.values()), default=0)
-            lines.append([row.label, str(seeds), *cells])
+    for row, found, why in comparison.minus(rows, reference, headings):
+        cells = ["-" if each is None else f"{each.mean:+.1f}{each.ends('+')}" for each in map(found.get, headings)]
+        if not found:
+            cells[0] = why
+        seeds = max((len(each.values) for each in found.values()), default=0)
+        lines.append([row.label, str(seeds), *cells])
     return Table(["classifier", "seeds", *headings], lines)
 
 
