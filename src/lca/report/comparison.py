@@ -39,16 +39,11 @@ def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
     return found[0]
 
 
-def check_reference(found: Mapping[str, Sequence[Classifier]], label: str | None) -> None:
-    """Refuse a label that no data set has."""
-    if label is not None:
-        choose([row for rows in found.values() for row in rows], label)
-
-
 def references(found: Mapping[str, Sequence[Classifier]], label: str | None) -> dict[str, Classifier]:
     """What the others of every data set are compared with: the classifier of that label, or the best where it has
-    none of it."""
-    check_reference(found, label)
+    none of it. A label that no data set has is refused."""
+    if label is not None:
+        choose([row for rows in found.values() for row in rows], label)
     return {
         source: choose(rows, label if any(row.label == label for row in rows) else None)
         for source, rows in found.items()

@@ -15,7 +15,7 @@ from lca.report.confusions import Confusion, confusions, test_images
 from lca.report.facts import CLASSES, cell_means, drift_of, ends_of, facts_of, in_words, pooled_reliability, recipes_of
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
-from lca.report.radars import FEWEST_KINDS, radar
+from lca.report.radars import FEWEST_KINDS, radar, shared_kinds
 from lca.report.tables import legend
 from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
 from lca.results.details import classes_of, tasks_of
@@ -61,9 +61,8 @@ class Report:
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = classifiers(collection.runs, self.draws, self.only)
-        comparison.check_reference(found, self.reference)
-        comparison.measure(found, self.progress)
         references = comparison.references(found, self.reference)
+        comparison.measure(found, self.progress)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
@@ -224,7 +223,7 @@ class Report:
         kinds = {"corruptions": RobustnessScores.by_corruption, "sequences": RobustnessScores.by_sequence}
         for kind, by_name in kinds.items():
             values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
-            if len(set.intersection(*map(set, values.values()))) >= FEWEST_KINDS:
+            if len(shared_kinds([*values.values()])) >= FEWEST_KINDS:
                 title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {in_words(seeds)}"
                 names = (short, "damaged", one.label, "relative to", two.label, kind)
                 shown = radar(values, size=(5.8, 5.6), relative=True, looks=self._looks.labels)
@@ -254,7 +253,6 @@ class Report:
         by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
-        common = set.intersection(*map(set, by_kind.values())) if by_kind else set()
         return {
             "id": name,
             "row": row,
@@ -271,7 +269,7 @@ class Report:
             "drift": picture(figures.drift_curves, drift_of(row), "Drift of every task", "drift"),
             "radar": picture(
                 lambda kinds: radar(kinds, size=(5.4, 4.6)),
-                by_kind if len(common) >= FEWEST_KINDS else None,
+                by_kind if len(shared_kinds([*by_kind.values()])) >= FEWEST_KINDS else None,
                 "Accuracy by kind of damage (%)",
                 "robustness",
             ),
@@ -339,5 +337,4 @@ def _point(measured: Measured) -> tuple[float, float | None]:
 
 def _means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean over seeds of what all of them have."""
-    names = [name for name in seeds[0] if all(name in each for each in seeds)] if seeds else []
-    return {name: statistics.fmean(each[name] for each in seeds) for name in names}
+    return {name: statistics.fmean(each[name] for each in seeds) for name in shared_kinds(seeds)}
