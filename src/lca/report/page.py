@@ -174,15 +174,12 @@ class Report:
     def _comparison(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
         minus = comparison.minus(rows, reference)
         drawn = {row.label: found["AA"] for row, found, _ in minus if "AA" in found}
-        shown = figures.forest(
-            [*drawn], [each.mean for each in drawn.values()], [each.interval for each in drawn.values()]
-        )
         title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
             "instead": comparison.instead_of(self.reference, reference),
             "minus": minus,
-            "figure": self._figure(shown, title, short, *names) if drawn else None,
+            "figure": self._figure(figures.forest(drawn), title, short, *names) if drawn else None,
             "kinds": _kinds(each for _, found, _ in minus for each in found.values()),
         }
 
@@ -232,12 +229,12 @@ class Report:
 
     def _add_details(self, sections: Sequence[dict[str, Any]]) -> None:
         """The best classifiers of every section. Their images are read before, which has a progress of its own."""
-        chosen = [(each, n, row) for each in sections for n, row in enumerate(each["rows"][: self.detail], start=1)]
-        confused = [self._confusions(row) for _, _, row in chosen]
-        for (section, n, row), pairs in self.progress.track(zip(chosen, confused, strict=True), "details", len(chosen)):
-            section["details"].append(self._detail(f"{section['id']}-{n}", section["short"], row, pairs))
+        chosen = [(section, row) for section in sections for row in section["rows"][: self.detail]]
+        confused = [self._confusions(row) for _, row in chosen]
+        for (section, row), pairs in self.progress.track(zip(chosen, confused, strict=True), "details", len(chosen)):
+            section["details"].append(self._detail(section["short"], row, pairs))
 
-    def _detail(self, name: str, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
+    def _detail(self, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
         """One classifier from all sides."""
 
         def picture(draw: Callable[[Any], "Figure"], shown: Any, title: str, what: str) -> Any:
@@ -254,11 +251,10 @@ class Report:
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
         return {
-            "id": name,
             "row": row,
             "heat_map": picture(figures.heat_map, matrix, "Accuracy on every task, after every task", "matrix"),
             "forgetting": picture(
-                figures.forgetting_by_task, matrix[1:] and matrix, "What is left of every task", "tasks"
+                figures.forgetting_by_task, matrix if len(matrix) > 1 else None, "What is left of every task", "tasks"
             ),
             "tasks": tasks_of(matrix, row.records[0].task_sizes),
             "classes": [*worst, *best],
