@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,9 +239,9 @@ class Report:
         """One classifier from all sides."""
 
         def picture(draw: Callable[[Any], "Figure"], shown: Any, title: str, what: str) -> Any:
-            return (
-                self._figure(draw(shown), f"{title}: {row.label}, {short}", short, row.label, what) if shown else None
-            )
+            if not shown:
+                return None
+            return self._figure(draw(shown), f"{title}: {row.label}, {short}", short, row.label, what)
 
         matrix = cell_means([record.matrix() for record in row.records])
         classes = classes_of((run.results["data"]["class_order"], run.records[row.branch]) for run in row.runs)
@@ -250,6 +251,7 @@ class Report:
         by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
+        drawn_kinds = by_kind if len(shared_kinds([*by_kind.values()])) >= FEWEST_KINDS else None
         return {
             "row": row,
             "heat_map": picture(figures.heat_map, matrix, "Accuracy on every task, after every task", "matrix"),
@@ -264,10 +266,7 @@ class Report:
             "ood": statistics.fmean(each["auroc"] for each in ood) if ood else None,
             "drift": picture(figures.drift_curves, drift_of(row), "Drift of every task", "drift"),
             "radar": picture(
-                lambda kinds: radar(kinds, size=(5.4, 4.6)),
-                by_kind if len(shared_kinds([*by_kind.values()])) >= FEWEST_KINDS else None,
-                "Accuracy by kind of damage (%)",
-                "robustness",
+                partial(radar, size=(5.4, 4.6)), drawn_kinds, "Accuracy by kind of damage (%)", "robustness"
             ),
         }
 
