@@ -9,6 +9,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
+def number(value: float | None) -> str:
+    """With one digit; a dash where there is none."""
+    return "-" if value is None else f"{value:.1f}"
+
+
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: bool = True) -> str:
     """Columns of equal width, to the right; names in the first stand at the left."""
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]

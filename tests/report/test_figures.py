@@ -14,6 +14,7 @@ from lca.report.figures import (
     reliability_diagram,
 )
 from lca.report.radars import radar
+from lca.results.classifiers import Measured
 from packs import results, rows_of
 
 
@@ -109,7 +110,7 @@ def kinds(value=60.0, word="a", look=BLUE):
             {"one": ({word: {0.1: point, 1.0: (2.0, None)}}, {"b": point})}, "x", {word: look, "b": RED}
         ),
         "radar": radar({word: {"fog": value, "snow": 1.0, "frost": 2.0}}, word, looks={word: look}),
-        "forest": forest([word], [value], [(0.0, 1.0)]),
+        "forest": forest({word: Measured([value], (0.0, 1.0))}),
         "heat map": heat_map([[90.0], [value, 70.0]]),
         "tasks": forgetting_by_task([[90.0], [value, 70.0]]),
         "drift": drift_curves([[1.0, value], [1.0]]),

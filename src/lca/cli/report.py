@@ -61,7 +61,10 @@ def report_command(
 
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
-    form = _form(markdown, latex, csv)
+    given = [name for name, wanted in (("markdown", markdown), ("latex", latex), ("csv", csv)) if wanted]
+    if len(given) > 1:
+        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
+    form = given[0] if given else None
     if form and (images or figures):
         raise LcaError("--images and --figures belong to the page, not to a table")
     if overall and form not in ("markdown", "latex"):
@@ -93,14 +96,6 @@ def report_command(
             save(figure, figures / f"{name}.png")
             save(figure, figures / f"{name}.svg")
         print(f"its {len(report.figures)} figures are in {figures}")
-
-
-def _form(markdown: bool, latex: bool, csv: bool) -> str | None:
-    """Which of the tables; None is the page."""
-    given = [name for name, wanted in (("markdown", markdown), ("latex", latex), ("csv", csv)) if wanted]
-    if len(given) > 1:
-        raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
-    return given[0] if given else None
 
 
 def _check_paths(paths: list[Path], out: Path | None) -> None:

@@ -39,16 +39,11 @@ def choose(rows: Sequence[Classifier], label: str | None) -> Classifier:
     return found[0]
 
 
-def check_reference(found: Mapping[str, Sequence[Classifier]], label: str | None) -> None:
-    """Refuse a label that no data set has."""
-    if label is not None:
-        choose([row for rows in found.values() for row in rows], label)
-
-
 def references(found: Mapping[str, Sequence[Classifier]], label: str | None) -> dict[str, Classifier]:
     """What the others of every data set are compared with: the classifier of that label, or the best where it has
-    none of it."""
-    check_reference(found, label)
+    none of it. A label that no data set has is refused."""
+    if label is not None:
+        choose([row for rows in found.values() for row in rows], label)
     return {
         source: choose(rows, label if any(row.label == label for row in rows) else None)
         for source, rows in found.items()
@@ -97,7 +92,7 @@ def differences(one: Classifier, two: Classifier, headings: Iterable[str] | None
     shared = [run for run in one.runs if run.seed in others and not _unlike(run, others[run.seed])]
     images = _by_images(one, two, shared[0], others[shared[0].seed]) if len(shared) == 1 else {}
     found = {}
-    for column in columns() if headings is None else headings:
+    for column in headings or columns():
         if column in DAMAGE and not same_damage(one, two):
             continue
         firsts, seconds = one.values(column), two.values(column)
@@ -108,6 +103,17 @@ def differences(one: Classifier, two: Classifier, headings: Iterable[str] | None
             interval = images.get(columns().get(column, ""))
             found[column] = Measured(values, interval, IMAGES if interval else "")
     return found
+
+
+Minus = list[tuple[Classifier, Mapping[str, Measured], str]]
+
+
+def minus(rows: Sequence[Classifier], reference: Classifier, headings: Iterable[str] | None = None) -> Minus:
+    """Every other classifier minus the reference, and what keeps them from being compared."""
+    headings = [*columns()] if headings is None else [*headings]
+    damaged = headings[0] in DAMAGE
+    others = [row for row in rows if row is not reference]
+    return [(row, differences(row, reference, headings), why_none(row, reference, damaged=damaged)) for row in others]
 
 
 def why_none(one: Classifier, two: Classifier, *, damaged: bool = False) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from lca.report.facts import ends_of
 from lca.results.metrics import METRICS, follow
-from lca.text import plain_table
+from lca.text import number, plain_table
 
 SHOWN = 10
 """Classes and confusions; the JSON has all."""
@@ -19,7 +19,7 @@ def text_of_run(facts: Mapping[str, Any]) -> str:
     )
     blocks = [
         f"{facts['tasks']} tasks, {len(facts['classes'])} classes, {facts['images']} test images; all in per cent\n",
-        _with_intervals(rows, _number)
+        _with_intervals(rows, number)
         + f"  (bootstrap over test images{missing}; the last accuracy's Wilson interval is "
         f"{_interval(facts['last_accuracy_interval_95'])})\n",
         _numbers(facts),
@@ -33,7 +33,7 @@ def text_of_run(facts: Mapping[str, Any]) -> str:
         blocks.append("most frequent confusions\n" + "".join(pairs[:SHOWN]))
     bins = [
         [f"{each['low']:.0f} to {each['high']:.0f}", str(each["images"])]
-        + [_number(each[key]) for key in ("mean_probability", "accuracy")]
+        + [number(each[key]) for key in ("mean_probability", "accuracy")]
         for each in metrics["calibration"]["reliability"]
         if each["images"]
     ]
@@ -46,7 +46,7 @@ def text_of_seeds(facts: Mapping[str, Any]) -> str:
     """The means over several runs."""
     shared = "the same" if facts["same_test_images"] else "their own"
     rows = [
-        [name, _number(row["mean"]), _number(row["deviation"]), _interval(row["bootstrap_interval_95"])]
+        [name, number(row["mean"]), number(row["deviation"]), _interval(row["bootstrap_interval_95"])]
         for name, row in facts["summary"].items()
     ]
     return (
@@ -64,19 +64,19 @@ def _numbers(facts: Mapping[str, Any]) -> str:
         if not metric.counts and metric.numbers and value is None:
             found[metric.name] = (None, metric.missing)
         elif not metric.counts:
-            found |= {number.name: (follow(value, number.path), "not defined") for number in metric.numbers}
+            found |= {each.name: (follow(value, each.path), "not defined") for each in metric.numbers}
     return "".join(
-        f"{name:<36}{f'- ({why})' if value is None else _number(value)}\n" for name, (value, why) in found.items()
+        f"{name:<36}{f'- ({why})' if value is None else number(value)}\n" for name, (value, why) in found.items()
     )
 
 
 def _tasks(tasks: Sequence[Mapping[str, Any]]) -> str:
     header = ["task", "classes", "images", "learnt", "best", "last", "95 % interval", "task known"]
     rows = [
-        [str(number), str(task["classes"]), str(task["images"])]
-        + [_number(task[key]) for key in ("learnt", "best", "last")]
-        + [_interval(task["last_interval_95"]), _number(task["last_task_known"])]
-        for number, task in enumerate(tasks, start=1)
+        [str(place), str(task["classes"]), str(task["images"])]
+        + [number(task[key]) for key in ("learnt", "best", "last")]
+        + [_interval(task["last_interval_95"]), number(task["last_task_known"])]
+        for place, task in enumerate(tasks, start=1)
     ]
     return "tasks: right after learning, at their best, and after the last task\n" + plain_table(header, rows)
 
@@ -89,7 +89,7 @@ def _after_each_task(facts: Mapping[str, Any]) -> str:
     }
     columns = {name: values for name, values in columns.items() if values}
     rows = [
-        [str(task + 1), *(_number(values[task] if task < len(values) else None) for values in columns.values())]
+        [str(task + 1), *(number(values[task] if task < len(values) else None) for values in columns.values())]
         for task in range(facts["tasks"])
     ]
     title = "after each task, on all classes seen so far"
@@ -104,7 +104,7 @@ def _classes(by_class: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for title, chosen in (("classes, the worst first", worst), ("the best classes", best)):
         rows = []
         for name, row in chosen:
-            share = _number(100 * row["right"] / row["images"])
+            share = number(100 * row["right"] / row["images"])
             rows.append([name, str(row["right"]), str(row["images"]), share, _interval(row["interval_95"])])
         blocks += [f"{title}, after the last task\n" + plain_table(header, rows)] * bool(rows)
     return blocks
@@ -113,10 +113,6 @@ def _classes(by_class: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _with_intervals(rows: Mapping[str, Mapping[str, Any]], text: Any) -> str:
     lines = [[name, text(row["value"]), _interval(row["bootstrap_interval_95"])] for name, row in rows.items()]
     return plain_table(["", "", "95 % interval"], lines)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
 
 
 def _interval(ends: Sequence[float] | None) -> str:

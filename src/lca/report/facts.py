@@ -74,7 +74,12 @@ def drift_of(row: Classifier) -> list[list[float]]:
             lines.append([float(each.quantile(0.5)) for each in scores])
             end += size
         found.append(lines)
-    return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*found, strict=True)]
+    return cell_means(found)
+
+
+def cell_means(seeds: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """One table of several, of the same shape."""
+    return [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*seeds, strict=True)]
 
 
 def recipes_of(runs: Iterable[Run]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.report.drawing import BELOW, LINES, PALE, PALETTE, Look, band, new_figure, save, whole_numbers
-from lca.results.classifiers import Classifier
+from lca.results.classifiers import Classifier, Measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,16 +120,15 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def forest(labels: Sequence[str], means: Sequence[float], ends: Sequence[tuple[float, float] | None]) -> "Figure":
+def forest(differences: Mapping[str, Measured]) -> "Figure":
     """Differences with their intervals, a line each; filled where the interval leaves out zero."""
-    figure, axes = _new(1.1 + 0.26 * len(labels))
+    figure, axes = _new(1.1 + 0.26 * len(differences))
     axes.axvline(0, color=PALE, linewidth=1)
-    for place, (mean, interval) in enumerate(zip(means, ends, strict=True)):
-        clear = interval is not None and (interval[0] > 0 or interval[1] < 0)
-        if interval is not None:
-            axes.hlines(place, *interval, color=PALETTE[0], linewidth=1.5)
-        axes.plot(mean, place, marker="o", color=PALETTE[0], fillstyle="full" if clear else "none")
-    axes.set_yticks(range(len(labels)), [_short(label) for label in labels], fontsize=8)
+    for place, each in enumerate(differences.values()):
+        if each.interval is not None:
+            axes.hlines(place, *each.interval, color=PALETTE[0], linewidth=1.5)
+        axes.plot(each.mean, place, marker="o", color=PALETTE[0], fillstyle="full" if each.clear else "none")
+    axes.set_yticks(range(len(differences)), [_short(label) for label in differences], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("difference in average accuracy (points)")
     axes.grid(axis="x", alpha=0.3)

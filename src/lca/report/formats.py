@@ -97,7 +97,7 @@ def table(
 ) -> str:
     """All tables as `markdown`, `latex` or `csv`; or, of the first two, only the one of all data sets together."""
     found = classifiers(collection.runs, draws, only)
-    comparison.check_reference(found, reference)
+    comparison.references(found, reference)  # refuses a name that is not there, before anything is measured
     if overall and (together := ranking.overall(found)):
         markdown, latex = overall_table(together, MARKDOWN), overall_table(together, LATEX)
         return markdown.markdown() if form == "markdown" else latex.latex("all data sets, AA")

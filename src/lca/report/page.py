@@ -1,8 +1,9 @@
 """One HTML page about runs: it needs no network and no other file."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,10 @@ from lca.progress import Progress
 from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
 from lca.report.confusions import Confusion, confusions, test_images
-from lca.report.facts import CLASSES, drift_of, ends_of, facts_of, in_words, pooled_reliability, recipes_of
+from lca.report.facts import CLASSES, cell_means, drift_of, ends_of, facts_of, in_words, pooled_reliability, recipes_of
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
-from lca.report.radars import FEWEST_KINDS, radar
+from lca.report.radars import FEWEST_KINDS, radar, shared_kinds
 from lca.report.tables import legend
 from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
 from lca.results.details import classes_of, tasks_of
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lca.data.images import ImageSet
+
+
+ACCURACIES = {"AA": "average accuracy", "last": "last accuracy"}
+DAMAGED_BARS = {"clean": "clean", "C": "corrupted", "C at 5": "at severity 5", "P": "perturbed", "score": "score"}
 
 
 @dataclass
@@ -57,9 +62,8 @@ class Report:
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
         found = classifiers(collection.runs, self.draws, self.only)
-        comparison.check_reference(found, self.reference)
-        comparison.measure(found, self.progress)
         references = comparison.references(found, self.reference)
+        comparison.measure(found, self.progress)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
         self._looks = looks_of(found, numbers, self.only)
@@ -71,7 +75,7 @@ class Report:
             lstrip_blocks=True,
         )
         sections = [
-            self._section(f"data-{n}", short[source], source, found[source], references[source], numbers.get(source))
+            self._section(f"data-{n}", short[source], found[source], references[source], numbers.get(source))
             for n, source in enumerate(self.progress.track(found, "data sets", len(found)), start=1)
         ]
         self._add_details(sections)
@@ -95,7 +99,7 @@ class Report:
             short[source]: {row: row.plain["AA"] for row in rows}
             for source, rows in zip(together.sources, columns, strict=True)
         }
-        panels["Overall"] = {row: Measured([together.mean(row.label)], None) for row in columns[0]}
+        panels["Overall"] = {row: Measured([together.mean(row.label)]) for row in columns[0]}
         drawn = self._grouped(panels, "average accuracy (%)")
         return self._figure(drawn, f"Average accuracy on all data sets{_spread(columns[0])}", "all", "bars")
 
@@ -103,7 +107,6 @@ class Report:
         self,
         name: str,
         short: str,
-        source: str,
         rows: Sequence[Classifier],
         reference: Classifier,
         numbers: Ablation | None,
@@ -111,25 +114,24 @@ class Report:
         """Everything about one data set."""
         order = comparison.best_first(rows)
         blocks = ranking.blocks_of(rows)
+        measured = [row.measured[column] for row in rows for column in columns() if column in row.measured]
+        several = len(rows) > 1
         return {
             "id": name,
-            "source": source,
             "short": short,
             "rows": order,
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
             "places": {column: ranking.places(rows, column) for column in columns()},
-            "ranks": ranking.mean_ranks(blocks) if len(rows) > 1 else {},
+            "ranks": ranking.mean_ranks(blocks) if several else {},
             "blocks": len(blocks),
-            "kinds": sorted(
-                {each.kind for row in rows for each in map(row.measured.get, columns()) if each and each.kind}
-            ),
+            "kinds": _kinds(measured),
             "facts": facts_of(rows),
             "legend": legend(rows),
             "ablation": self._ablation(short, numbers) if numbers else None,
-            "bars": self._bars(short, rows) if len(rows) > 1 and not numbers else None,
+            "bars": self._bars(short, rows) if several and not numbers else None,
             **self._curves(short, order, numbers),
-            "comparison": self._comparison(short, order, reference) if len(rows) > 1 else None,
+            "comparison": self._comparison(short, order, reference) if several else None,
             "damaged": self._damaged(short, rows, reference),
             "details": [],
         }
@@ -138,22 +140,19 @@ class Report:
         """Accuracies over the number of the labels, beside the best of the others."""
         beside = self._ordered(comparison.best_first(found.others)[: len(drawing.PALETTE) - len(found.lines)])
         panels = {}
-        for column, title in (("AA", "average accuracy (%)"), ("last", "last accuracy (%)")):
+        for column, title in ACCURACIES.items():
             lines = {
                 label: {number: _point(row.plain[column]) for number, row in points.items()}
                 for label, points in found.lines.items()
             }
-            panels[title] = (lines, {row.label: _point(row.plain[column]) for row in beside})
+            panels[f"{title} (%)"] = (lines, {row.label: _point(row.plain[column]) for row in beside})
         drawn = figures.over_numbers(panels, found.name, self._looks.labels)
         rows = [*beside, *(row for points in found.lines.values() for row in points.values())]
         picture = self._figure(drawn, f"Accuracy over {found.name}, {short}{_spread(rows)}", short, "over", found.name)
         return {"name": found.name, "figure": picture, "left_out": len(found.others) - len(beside)}
 
     def _bars(self, short: str, rows: Sequence[Classifier]) -> Any:
-        panels = {
-            title: {row: row.plain[column] for row in rows}
-            for column, title in (("AA", "average accuracy"), ("last", "last accuracy"))
-        }
+        panels = {title: {row: row.plain[column] for row in rows} for column, title in ACCURACIES.items()}
         return self._figure(self._grouped(panels, "%"), f"Accuracies on {short}{_spread(rows)}", short, "bars")
 
     def _curves(self, short: str, rows: Sequence[Classifier], numbers: Ablation | None) -> dict[str, Any]:
@@ -174,21 +173,15 @@ class Report:
         }
 
     def _comparison(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
-        others = [row for row in rows if row is not reference]
-        table = {row.label: comparison.differences(row, reference) for row in others}
-        drawn = {label: columns["AA"] for label, columns in table.items() if "AA" in columns}
-        shown = figures.forest(
-            [*drawn], [each.mean for each in drawn.values()], [each.interval for each in drawn.values()]
-        )
-        kinds = {each.kind for row in table.values() for each in row.values()}
+        minus = comparison.minus(rows, reference)
+        drawn = {row.label: found["AA"] for row, found, _ in minus if "AA" in found}
         title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
             "instead": comparison.instead_of(self.reference, reference),
-            "table": table,
-            "why": {row.label: comparison.why_none(row, reference) for row in others},
-            "figure": self._figure(shown, title, short, *names) if drawn else None,
-            "kinds": sorted(kinds - {""}),
+            "minus": minus,
+            "figure": self._figure(figures.forest(drawn), title, short, *names) if drawn else None,
+            "kinds": _kinds(each for _, found, _ in minus for each in found.values()),
         }
 
     def _damaged(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any] | None:
@@ -198,15 +191,13 @@ class Report:
         if len(found) < 2:
             return None
         chosen = comparison.choose_measured(found, reference)
-        others = [row for row in found if row is not chosen]
         alike, seeds = comparison.measured_alike(found)
         return {
             "rows": found,
             "words": comparison.damage_in_words(rows),
             "places": ranking.damage_places(found),
             "reference": chosen.label,
-            "table": {row.label: comparison.differences(row, chosen, DAMAGE) for row in others},
-            "why": {row.label: comparison.why_none(row, chosen, damaged=True) for row in others},
+            "minus": comparison.minus(found, chosen, DAMAGE),
             "bars": self._damage_bars(short, alike, seeds) if seeds and len(alike) > 1 else None,
             "seeds": in_words(seeds),
             "other_damage": [row.label for row in found if row not in alike],
@@ -214,10 +205,10 @@ class Report:
         }
 
     def _damage_bars(self, short: str, rows: Sequence[Classifier], seeds: Sequence[int]) -> Any:
-        summaries = {row: [_summary(row.robustness[seed]) for seed in seeds] for row in rows}
         panels = {
-            what: {row: Measured([each[what] for each in own], None) for row, own in summaries.items()}
-            for what in summaries[rows[0]][0]
+            title: {row: Measured([row.values(column)[seed] for seed in seeds]) for row in rows}
+            for column, title in DAMAGED_BARS.items()
+            if seeds[0] in rows[0].values(column)
         }
         spread = ", ± standard deviation" if len(seeds) > 1 else ""
         title = f"Accuracy on damaged images, {short}, {comparison.damage_in_words(rows)}, {in_words(seeds)}{spread}"
@@ -227,12 +218,10 @@ class Report:
         """One relative to the other by kind, of the seeds that both have."""
         seeds = [seed for seed in one.robustness if seed in two.robustness]
         drawn = {}
-        for kind, by_name in {
-            "corruptions": RobustnessScores.by_corruption,
-            "sequences": RobustnessScores.by_sequence,
-        }.items():
+        kinds = {"corruptions": RobustnessScores.by_corruption, "sequences": RobustnessScores.by_sequence}
+        for kind, by_name in kinds.items():
             values = {row.label: _means([by_name(row.robustness[seed]) for seed in seeds]) for row in (one, two)}
-            if len(set.intersection(*map(set, values.values()))) >= FEWEST_KINDS:
+            if len(shared_kinds([*values.values()])) >= FEWEST_KINDS:
                 title = f"{one.label} relative to {two.label}: accuracy by kind (%), {kind}, {short}, {in_words(seeds)}"
                 names = (short, "damaged", one.label, "relative to", two.label, kind)
                 shown = radar(values, size=(5.8, 5.6), relative=True, looks=self._looks.labels)
@@ -241,48 +230,44 @@ class Report:
 
     def _add_details(self, sections: Sequence[dict[str, Any]]) -> None:
         """The best classifiers of every section. Their images are read before, which has a progress of its own."""
-        chosen = [(each, n, row) for each in sections for n, row in enumerate(each["rows"][: self.detail], start=1)]
-        confused = [self._confusions(row) for _, _, row in chosen]
-        for (section, n, row), pairs in self.progress.track(zip(chosen, confused, strict=True), "details", len(chosen)):
-            section["details"].append(self._detail(f"{section['id']}-{n}", section["short"], row, pairs))
+        chosen = [(section, row) for section in sections for row in section["rows"][: self.detail]]
+        confused = [self._confusions(row) for _, row in chosen]
+        for (section, row), pairs in self.progress.track(zip(chosen, confused, strict=True), "details", len(chosen)):
+            section["details"].append(self._detail(section["short"], row, pairs))
 
-    def _detail(self, name: str, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
+    def _detail(self, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
         """One classifier from all sides."""
 
-        def picture(figure: "Figure", title: str, what: str) -> Any:
-            return self._figure(figure, f"{title}: {row.label}, {short}", short, row.label, what)
+        def picture(draw: Callable[[Any], "Figure"], shown: Any, title: str, what: str) -> Any:
+            if not shown:
+                return None
+            return self._figure(draw(shown), f"{title}: {row.label}, {short}", short, row.label, what)
 
-        matrices = [record.matrix() for record in row.records]
-        matrix = [[statistics.fmean(cell) for cell in zip(*line, strict=True)] for line in zip(*matrices, strict=True)]
+        matrix = cell_means([record.matrix() for record in row.records])
         classes = classes_of((run.results["data"]["class_order"], run.records[row.branch]) for run in row.runs)
         worst, best = ends_of(classes, CLASSES)
         calibration, ood = (row.stored(key) for key in ("calibration", "unknown_detection"))
         bins = pooled_reliability([each["reliability"] for each in calibration]) if calibration else []
-        moved = drift_of(row)
         by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
-        common = set.intersection(*map(set, by_kind.values())) if by_kind else set()
+        drawn_kinds = by_kind if len(shared_kinds([*by_kind.values()])) >= FEWEST_KINDS else None
         return {
-            "id": name,
             "row": row,
-            "heat_map": picture(figures.heat_map(matrix), "Accuracy on every task, after every task", "matrix"),
-            "forgetting": picture(figures.forgetting_by_task(matrix), "What is left of every task", "tasks")
-            if len(matrix) > 1
-            else None,
+            "heat_map": picture(figures.heat_map, matrix, "Accuracy on every task, after every task", "matrix"),
+            "forgetting": picture(
+                figures.forgetting_by_task, matrix if len(matrix) > 1 else None, "What is left of every task", "tasks"
+            ),
             "tasks": tasks_of(matrix, row.records[0].task_sizes),
             "classes": [*worst, *best],
             "confusions": confused,
-            "reliability": picture(figures.reliability_diagram(bins), "Reliability", "reliability") if bins else None,
+            "reliability": picture(figures.reliability_diagram, bins, "Reliability", "reliability"),
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "ood": statistics.fmean(each["auroc"] for each in ood) if ood else None,
-            "drift": picture(figures.drift_curves(moved), "Drift of every task", "drift") if moved else None,
-            "robustness": row.robustness,
-            "radar": picture(radar(by_kind, size=(5.4, 4.6)), "Accuracy by kind of damage (%)", "robustness")
-            if len(common) >= FEWEST_KINDS
-            else None,
-            "bytes": row.runs[0].bytes(row.branch),
-            "seconds": row.runs[0].seconds(row.branch),
+            "drift": picture(figures.drift_curves, drift_of(row), "Drift of every task", "drift"),
+            "radar": picture(
+                partial(radar, size=(5.4, 4.6)), drawn_kinds, "Accuracy by kind of damage (%)", "robustness"
+            ),
         }
 
     def _confusions(self, row: Classifier) -> dict[str, Any]:
@@ -336,23 +321,15 @@ def _spread(rows: Iterable[Classifier]) -> str:
     return ", ± standard deviation over seeds" if any(len(row.runs) > 1 for row in rows) else ""
 
 
+def _kinds(numbers: Iterable[Measured]) -> list[str]:
+    """What their intervals are from."""
+    return sorted({each.kind for each in numbers} - {""})
+
+
 def _point(measured: Measured) -> tuple[float, float | None]:
     return measured.mean, measured.deviation
 
 
-def _summary(scores: RobustnessScores) -> dict[str, float]:
-    """The means that were measured, by what they are of."""
-    found = {
-        "clean": scores.clean,
-        "corrupted": scores.accuracy_c,
-        "at severity 5": scores.at_severity_5,
-        "perturbed": scores.accuracy_p,
-        "score": scores.score,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def _means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean over seeds of what all of them have."""
-    names = [name for name in seeds[0] if all(name in each for each in seeds)] if seeds else []
-    return {name: statistics.fmean(each[name] for each in seeds) for name in names}
+    return {name: statistics.fmean(each[name] for each in seeds) for name in shared_kinds(seeds)}

@@ -1,7 +1,7 @@
 """Radars: accuracy by kind of damage, an axis each."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lca.report.drawing import PALE, Look, new_figure
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 FEWEST_KINDS = 3
 """With fewer axes a radar shows next to nothing."""
+
+
+def shared_kinds(models: Sequence[Collection[str]]) -> list[str]:
+    """The kinds of damage that all of them have, in the order of the first."""
+    return [kind for kind in models[0] if all(kind in other for other in models)] if models else []
 
 
 def radar(
@@ -28,8 +33,7 @@ def radar(
     `relative`: of two models, what lies between them is filled, and every axis says by how many per cent of the second
     the first is better. The axes then begin where the difference can be seen.
     """
-    first, *others = models.values()
-    kinds = [kind for kind in first if all(kind in other for other in others)]
+    kinds = shared_kinds([*models.values()])
     angles = [2 * math.pi * number / len(kinds) for number in range(len(kinds))]
     figure = new_figure(*size)
     from matplotlib.projections.polar import PolarAxes

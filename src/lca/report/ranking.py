@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from lca.report.comparison import rivals, same_damage
-from lca.results.classifiers import DAMAGE, Classifier, across, lower_is_better, mean_over_sets
+from lca.results.classifiers import DAMAGE, Classifier, lower_is_better
 
 
 def mean_ranks(blocks: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -65,7 +66,7 @@ class Overall:
 
     def mean(self, label: str) -> float:
         """Over data sets."""
-        return mean_over_sets(self.rows[label])
+        return fmean(row.plain["AA"].mean for row in self.rows[label])
 
     def best_first(self) -> list[str]:
         """The labels by falling mean."""
@@ -80,7 +81,10 @@ class Overall:
 
 def overall(found: Mapping[str, Sequence[Classifier]]) -> Overall | None:
     """All data sets together; None where there is only one, or no classifier that all of them have."""
-    if not (common := across(found)):
+    first, *others = [{row.label: row for row in rows} for rows in found.values()]
+    common = {label: [row, *(rows[label] for rows in others if label in rows)] for label, row in first.items()}
+    common = {label: rows for label, rows in common.items() if len(rows) == len(found) > 1}
+    if not common:
         return None
     blocks = [block for rows in zip(*common.values(), strict=True) for block in blocks_of(rows)]
     return Overall([*found], common, mean_ranks(blocks), len(blocks))

@@ -6,7 +6,7 @@ from pathlib import Path
 from lca.damage.perturbations import NOISE
 from lca.errors import LcaError
 from lca.report.drawing import save
-from lca.report.radars import FEWEST_KINDS, radar
+from lca.report.radars import FEWEST_KINDS, radar, shared_kinds
 from lca.results.robustness import MEANS, RobustnessScores, along
 
 
@@ -48,7 +48,7 @@ def _numbers(scores: RobustnessScores) -> dict[str, float | None]:
 def check_radar(ours: Sequence[str], other: RobustnessScores | None, warn: Callable[[str], None]) -> None:
     """Refuse a radar with too few axes, and tell which kinds of damage have none."""
     theirs = ours if other is None else [*other.by_kind()]
-    shown = [kind for kind in ours if kind in theirs]
+    shown = shared_kinds([ours, theirs])
     if len(shown) < FEWEST_KINDS:
         raise LcaError(f"a radar needs three kinds of damage or more; here {', '.join(shown) or 'none'} can be drawn")
     if left := [kind for kind in (*ours, *theirs) if kind not in shown]:

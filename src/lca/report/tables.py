@@ -10,7 +10,7 @@ from lca.report.ranking import Overall
 from lca.results.classifiers import DAMAGE, Classifier, classifiers
 from lca.results.metrics import columns
 from lca.results.reading import Run, short_names
-from lca.text import markdown_table, markdown_text, plain_table
+from lca.text import markdown_table, markdown_text, number, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -66,8 +66,8 @@ class Table:
         from rich.table import Table as RichTable
 
         table = RichTable(title=title)
-        for number, name in enumerate(self.header):
-            table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+        for place, name in enumerate(self.header):
+            table.add_column(name, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
         for line in self.lines:
             table.add_row(*line)
         return table
@@ -113,7 +113,7 @@ def results_table(rows: Sequence[Classifier], style: Style) -> Table:
             row.label,
             *[str(len(row.runs))] * style.runs,
             *style.cells(row, places),
-            *[f"{ranks[row.label]:.1f}" if row.label in ranks else "-"] * style.intervals,
+            *[number(ranks.get(row.label))] * style.intervals,
             f"{row.bytes / 1e6:.2f}",
             f"{row.seconds:.0f}",
         ]
@@ -132,14 +132,12 @@ def damage_table(rows: Sequence[Classifier], style: Style) -> Table:
 def minus_table(rows: Sequence[Classifier], reference: Classifier, headings: Iterable[str]) -> Table:
     """Every other row minus the reference, and on how many seeds; where there is no difference, why."""
     headings, lines = [*headings], []
-    for row in rows:
-        if row is not reference:
-            found = comparison.differences(row, reference, headings)
-            cells = ["-" if each is None else f"{each.mean:+.1f}{each.ends('+')}" for each in map(found.get, headings)]
-            if not found:
-                cells[0] = comparison.why_none(row, reference, damaged=headings[0] in DAMAGE)
-            seeds = max((len(each.values) for each in found.values()), default=0)
-            lines.append([row.label, str(seeds), *cells])
+    for row, found, why in comparison.minus(rows, reference, headings):
+        cells = ["-" if each is None else f"{each.mean:+.1f}{each.ends('+')}" for each in map(found.get, headings)]
+        if not found:
+            cells[0] = why
+        seeds = max((len(each.values) for each in found.values()), default=0)
+        lines.append([row.label, str(seeds), *cells])
     return Table(["classifier", "seeds", *headings], lines)
 
 
@@ -147,10 +145,9 @@ def overall_table(together: Overall, style: Style) -> Table:
     """Every classifier with its average accuracy on each data set, the mean of them, and its mean rank."""
     places, lines = together.places(), []
     for label, rows in together.rows.items():
-        texts = [*(row.plain["AA"].text(style.between) for row in rows), f"{together.mean(label):.1f}"]
+        texts = [*(row.plain["AA"].text(style.between) for row in rows), number(together.mean(label))]
         marked = [style.marks[place.get(label, 0)].format(text) for place, text in zip(places, texts, strict=True)]
-        rank = together.ranks.get(label)
-        lines.append([label, *marked, *["-" if rank is None else f"{rank:.1f}"] * (style is not SHOWN)])
+        lines.append([label, *marked, *[number(together.ranks.get(label))] * (style is not SHOWN)])
     ranks = ["rank"] * (style is not SHOWN)
     return Table(["AA", *short_names(together.sources).values(), "Overall", *ranks], lines)
 

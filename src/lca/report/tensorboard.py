@@ -1,6 +1,6 @@
 """The scalars of a run's log for TensorBoard."""
 
-from collections import Counter
+from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
 
@@ -18,20 +18,17 @@ class TensorBoardLog:
         if any(folder.glob("events.out.tfevents.*")):  # TensorBoard would draw both into one curve
             raise LcaError(f"{folder} holds TensorBoard files already; remove it, or choose another folder")
         self._writer = SummaryWriter(str(folder))
-        self._places: dict[tuple[int, str, int], int] = {}
-        self._counts: Counter[str] = Counter()
+        self._places: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
         when = datetime.fromisoformat(event["time"]).timestamp()
         if event["event"] == "step":
-            phase, place = event["phase"], (event["task"], event["phase"], event["step"])
-            if place not in self._places:  # what a resumed run does again keeps its place
-                self._counts[phase] += 1
-                self._places[place] = self._counts[phase]
+            phase, places = event["phase"], self._places[event["phase"]]
+            place = places.setdefault((event["task"], event["step"]), len(places) + 1)  # done again it keeps its place
             for name, value in event.items():
                 if isinstance(value, float):
                     tag = f"seconds/{phase}" if name == "seconds" else f"{phase}/{name}"
-                    self._writer.add_scalar(tag, value, self._places[place], when)
+                    self._writer.add_scalar(tag, value, place, when)
         elif event["event"] == "evaluated":
             for branch, accuracy in accuracies_of(event).items():
                 self._writer.add_scalar(f"accuracy/{branch}", accuracy, event["task"] + 1, when)

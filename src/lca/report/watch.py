@@ -22,6 +22,7 @@ from lca.report.terminal import spark
 from lca.results.folder import FAILED, FINISHED, OPEN, RUNNING, STOPPED, RunFiles
 from lca.results.packs import SweepCell, sweep_cells
 from lca.results.reading import Run, short_name
+from lca.text import number
 
 EVERY = 0.5
 """Seconds between two looks at the log."""
@@ -280,7 +281,7 @@ def _where(told: RunState, state: str) -> Text:
 def _last_step(told: RunState) -> str:
     """Of how many, as earlier tasks tell; not in the first."""
     task, phase, step = told.latest
-    usual = max((number + 1 for before, name, number in told.steps if name == phase and before < task), default=None)
+    usual = max((earlier + 1 for before, name, earlier in told.steps if name == phase and before < task), default=None)
     of = "" if usual is None else f" of {max(step + 1, usual)}"
     return f"task {task + 1}, {phase}, step {step + 1}{of}"
 
@@ -307,8 +308,7 @@ def _accuracies(told: RunState) -> Table:
     tasks = sorted(told.accuracies)[-COLUMNS:]
     table = _table("classifier", *(f">{task + 1}" for task in tasks))
     for branch in told.accuracies[tasks[-1]]:
-        values = [told.accuracies[task].get(branch) for task in tasks]
-        table.add_row(branch, *("-" if value is None else f"{value:.1f}" for value in values))
+        table.add_row(branch, *(number(told.accuracies[task].get(branch)) for task in tasks))
     return table
 
 

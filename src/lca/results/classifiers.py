@@ -1,10 +1,9 @@
 """Classifiers: the runs of one label and branch on one data set, with every number over their seeds."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 from lca.errors import LcaError, nearest
@@ -134,7 +133,7 @@ class Classifier:
 
     def curve(self) -> list[float]:
         """Accuracy after each task (sample-weighted), mean over seeds."""
-        curves = [run.metric(self.branch, "after_each_task")["sample_weighted"] for run in self.runs]
+        curves = [record.sample_weighted() for record in self.records]
         return [sum(values) / len(values) for values in zip(*curves, strict=True)]
 
     @cached_property
@@ -196,30 +195,17 @@ def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = (
     for run in runs:
         for branch in run.branches:
             groups[run.data_set, run.label, branch].append(run)
-    known = [Classifier(label, branch, seeds, draws) for (_, label, branch), seeds in groups.items()]
-    names = {name for row in known for name in row.names}
+    names: set[str] = set()
+    found: dict[str, list[Classifier]] = defaultdict(list)
+    for (source, label, branch), seeds in groups.items():
+        row = Classifier(label, branch, seeds, draws)
+        names |= {*row.names}
+        if not only or not {*only}.isdisjoint(row.names):
+            found[source].append(row)
     for name in only:
         if name not in names:
             raise LcaError(f"there is no classifier {name!r}; {nearest(name, names)}")
-    found: dict[str, list[Classifier]] = defaultdict(list)
-    for row in known:
-        if not only or not {*only}.isdisjoint(row.names):
-            found[row.source].append(row)
     return dict(found)
-
-
-def across(found: Mapping[str, Sequence[Classifier]]) -> dict[str, list[Classifier]]:
-    """The classifiers that all of several data sets have: by label, one of each data set."""
-    labelled = [{row.label: row for row in rows} for rows in found.values()]
-    if len(labelled) < 2:
-        return {}
-    return {
-        label: [rows[label] for rows in labelled] for label in labelled[0] if all(label in rows for rows in labelled)
-    }
-
-
-def mean_over_sets(rows: Iterable[Classifier], column: str = "AA") -> float:
-    return fmean(row.plain[column].mean for row in rows)
 
 
 def most_alike(kinds: Mapping[int, Hashable]) -> list[int]:

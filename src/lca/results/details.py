@@ -6,7 +6,7 @@ from typing import Any
 
 from lca.errors import LcaError, nearest
 from lca.evaluation.accuracy import AccuracyRecord, intransigence
-from lca.evaluation.intervals import DRAWS, paired_differences, wilson_interval
+from lca.evaluation.intervals import DRAWS, Ends, paired_differences, wilson_interval
 from lca.results.classifiers import Classifier, Measured
 from lca.results.metrics import metrics_of, summary
 from lca.results.reading import Run
@@ -41,9 +41,7 @@ def details(
     return {
         "tasks": len(tasks),
         "images": sum(record.total),
-        "summary": {
-            name: {"value": value, "bootstrap_interval_95": intervals[name]} for name, value in summary(record).items()
-        },
+        "summary": _with_intervals({name: (value, intervals[name]) for name, value in summary(record).items()}),
         "last_accuracy_interval_95": list(wilson_interval(sum(record.correct[-1]), sum(record.total))),
         "intransigence": None if joint is None else _intransigence(run, answers, joint),
         "difference": None if against is None else _difference(run, branch, against, against_branch, draws),
@@ -118,7 +116,8 @@ def _difference(run: Run, branch: str, other: Run, wanted: str | None, draws: in
     if not same_test_images(run.results, other.results):
         raise LcaError(f"{other.folder} was tested on other images; a comparison image by image needs the same ones")
     found = paired_differences(run.answers[branch].outcomes(), theirs.outcomes(), summary, draws)
-    numbers: Mapping[str, Any] = {
-        name: {"value": value, "bootstrap_interval_95": interval} for name, (value, interval) in found.items()
-    }
-    return {"run": str(other.folder), "branch": chosen, "summary": numbers}
+    return {"run": str(other.folder), "branch": chosen, "summary": _with_intervals(found)}
+
+
+def _with_intervals(found: Mapping[str, tuple[float, Ends | None]]) -> dict[str, Any]:
+    return {name: {"value": value, "bootstrap_interval_95": interval} for name, (value, interval) in found.items()}

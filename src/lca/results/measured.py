@@ -67,11 +67,10 @@ class Measurement:
         """Put the seeds of every recipe together."""
         groups: list[list[Mapping[str, Any]]] = []
         for run in runs:
-            group = next((group for group in groups if not self._differences(group[0], run)), None)
-            if group is None:
-                groups.append([run])
-            else:
-                group.append(run)
+            alike = (group for group in groups if not self._differences(group[0], run))
+            if (group := next(alike, None)) is None:
+                groups.append(group := [])
+            group.append(run)
         sets = [short_name(group[0]["recipe"]["data"]["source"]) for group in groups]
         found: dict[str, Seeds] = {}
         for title, group in zip(sets, groups, strict=True):

@@ -6,7 +6,7 @@ tables of reliability. Packs of format 1 have all of it written out; they are re
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,11 +88,12 @@ class SweepCell:
         """What a pack holds of a cell: of a finished one its results and its robustness, of a failed one its error, the
         rest as open."""
         files = RunFiles(folder)
+        cell = cls(name.key, name.label, name.seed, source)
         if (results := files.finished()) is not None:
-            stored = without_what_follows(results)
-            return cls(name.key, name.label, name.seed, source, FINISHED, stored, files.robustness(), folder=folder)
+            stored, robustness = without_what_follows(results), files.robustness()
+            return replace(cell, state=FINISHED, stored=stored, robustness=robustness, folder=folder)
         error = files.error()
-        return cls(name.key, name.label, name.seed, source, FAILED if error else OPEN, error=error)
+        return replace(cell, state=FAILED, error=error) if error else cell
 
 
 @dataclass(frozen=True)
@@ -170,47 +171,46 @@ def record_of(results: Mapping[str, Any], branch: str) -> AccuracyRecord:
 
 def without_what_follows(results: Mapping[str, Any]) -> dict[str, Any]:
     """Results without the metrics that follow from counts; `whole` is the inverse."""
-
-    def short(branch: str) -> dict[str, Any]:
-        metrics = {
-            key: value
-            for key, value in results["branches"][branch]["metrics"].items()
-            if key not in METRICS or not METRICS[key].counts
-        }
-        if "matrix" in (known := metrics.get("task_known") or {}):
-            images = [count for _, count in record_of(results, branch).by_task()]
-            metrics["task_known"] = {"right": [_counts(row, images) for row in known["matrix"]]}
-        if "reliability" in (calibration := metrics.get("calibration") or {}):
-            bins = [
-                [each["images"], *_counts([each["accuracy"] or 0], [each["images"]]), each["mean_probability"]]
-                for each in calibration["reliability"]
-            ]
-            metrics["calibration"] = {"after_each_task": calibration["after_each_task"], "bins": bins}
-        return metrics
-
-    return _with_metrics(results, short)
+    return _with_metrics(results, _short)
 
 
 def whole(results: Mapping[str, Any]) -> dict[str, Any]:
     """Results with all metrics, however they were packed."""
-
-    def full(branch: str) -> dict[str, Any]:
-        record, stored = record_of(results, branch), results["branches"][branch]["metrics"]
-        metrics = stored if "average_accuracy" in stored else metrics_of_counts(record) | stored
-        if "right" in (known := metrics.get("task_known") or {}):
-            images = [count for _, count in record.by_task()]
-            by_task = AccuracyRecord(known["right"], images, [1] * len(images))
-            metrics = metrics | {"task_known": metrics_of_counts(by_task)}
-        if "bins" in (calibration := metrics.get("calibration") or {}):
-            metrics = metrics | {"calibration": _calibration(calibration)}
-        return dict(metrics)
-
-    return _with_metrics(results, full)
+    return _with_metrics(results, _full)
 
 
-def _with_metrics(results: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    branches = {name: {**branch, "metrics": change(name)} for name, branch in results["branches"].items()}
+def _with_metrics(
+    results: Mapping[str, Any], change: Callable[[dict[str, Any], AccuracyRecord], dict[str, Any]]
+) -> dict[str, Any]:
+    branches = {
+        name: {**branch, "metrics": change(branch["metrics"], record_of(results, name))}
+        for name, branch in results["branches"].items()
+    }
     return {**results, "branches": branches}
+
+
+def _short(stored: dict[str, Any], record: AccuracyRecord) -> dict[str, Any]:
+    metrics = {key: value for key, value in stored.items() if key not in METRICS or not METRICS[key].counts}
+    if "matrix" in (known := metrics.get("task_known") or {}):
+        images = [count for _, count in record.by_task()]
+        metrics["task_known"] = {"right": [_counts(row, images) for row in known["matrix"]]}
+    if "reliability" in (calibration := metrics.get("calibration") or {}):
+        bins = [
+            [each["images"], *_counts([each["accuracy"] or 0], [each["images"]]), each["mean_probability"]]
+            for each in calibration["reliability"]
+        ]
+        metrics["calibration"] = {"after_each_task": calibration["after_each_task"], "bins": bins}
+    return metrics
+
+
+def _full(stored: dict[str, Any], record: AccuracyRecord) -> dict[str, Any]:
+    metrics = dict(stored) if "average_accuracy" in stored else metrics_of_counts(record) | stored
+    if "right" in (known := metrics.get("task_known") or {}):
+        images = [count for _, count in record.by_task()]
+        metrics["task_known"] = metrics_of_counts(AccuracyRecord(known["right"], images, [1] * len(images)))
+    if "bins" in (calibration := metrics.get("calibration") or {}):
+        metrics["calibration"] = _calibration(calibration)
+    return metrics
 
 
 def _counts(shares: Sequence[float], images: Sequence[int]) -> list[int]:

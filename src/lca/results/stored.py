@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,11 @@ class StoredAnswers:
 
     def outcomes(self) -> Outcomes:
         """Which images were recognised, for resampling."""
-        right = [part["prediction"].long() == self.seen(task) for task, part in enumerate(self.after)]
-        return Outcomes(self.classes, self.task_sizes, self.labels, right)
+        return Outcomes(self.classes, self.task_sizes, self.labels, self._right())
+
+    def _right(self) -> list[Tensor]:
+        """After every task, of each image of the classes seen so far."""
+        return [part["prediction"].long() == self.seen(task) for task, part in enumerate(self.after)]
 
     def fits(self) -> bool:
         """Whether there is an answer about every image, and all of them and the labels name classes."""
@@ -87,9 +91,7 @@ class StoredAnswers:
     def calibration(self) -> dict[str, Any]:
         """Calibration error after each task, and the reliability table after the last. The probabilities are the
         softmax of the logits as they are: a run fits no temperature."""
-        answers = [
-            (part["confidence"], part["prediction"].long() == self.seen(task)) for task, part in enumerate(self.after)
-        ]
+        answers = [(part["confidence"], right) for part, right in zip(self.after, self._right(), strict=True)]
         errors = [calibration_error(*each) for each in answers]
         return {
             "error": errors[-1],
@@ -100,8 +102,7 @@ class StoredAnswers:
     def unknown_detection(self) -> dict[str, Any] | None:
         """AUROC and FPR95 of the unknown score after each task but the last, the images of later tasks being the
         OOD images, and their means. None where the scores were not stored, and for a single task."""
-        parts = list(self.after[:-1])
-        if not parts or not all("ood" in part for part in parts):
+        if not (parts := self._before_the_last("ood")):
             return None
         found = [detection(part["unknown"], part["ood"]) for part in parts]
         columns = {name: [each[name] for each in found] for name in found[0]}
@@ -112,8 +113,7 @@ class StoredAnswers:
 
     def forward_transfer(self) -> dict[str, Any] | None:
         """Forward transfer by nearest class means; None where it was not measured, and for a single task."""
-        parts = list(self.after[:-1])
-        if not parts or not all(name in part for part in parts for name in NEXT):
+        if not (parts := self._before_the_last(*NEXT)):
             return None
         accuracies: dict[str, list[float | None]] = {name: [] for name in NEXT}
         for task, part in enumerate(parts, start=1):
@@ -129,9 +129,14 @@ class StoredAnswers:
         pairs = most_confused(self.confusion())
         return [[self.classes[truth], self.classes[answer], times] for truth, answer, times in pairs]
 
+    def _before_the_last(self, *names: str) -> Sequence[Mapping[str, Tensor]]:
+        """What was stored after all tasks but the last, if these are in all of it."""
+        parts = self.after[:-1]
+        return parts if all(name in part for part in parts for name in names) else []
+
     @property
     def _ends(self) -> list[int]:
-        return [sum(self.task_sizes[: number + 1]) for number in range(len(self.task_sizes))]
+        return [*accumulate(self.task_sizes)]
 
 
 NEXT = ("next task", "next task, pretrained")
@@ -140,21 +145,20 @@ NEXT = ("next task", "next task, pretrained")
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, StoredAnswers]]:
     """The results of a finished run and the answers of every branch."""
     files = RunFiles.of(folder)
-    results_path, predictions = files.results, files.predictions
-    if not results_path.exists() or not predictions.exists():
+    if not files.results.exists() or not files.predictions.exists():
         raise LcaError(f"{files.path} {_what_is_missing(files)}")
-    results = read_json(results_path)
+    results = read_json(files.results)
     given = results.get("format") if isinstance(results, dict) else None
     if given != FORMAT:
-        raise LcaError(f"{results_path} has format {given}, this version reads {FORMAT}")
-    tensors = load_tensors(predictions)
+        raise LcaError(f"{files.results} has format {given}, this version reads {FORMAT}")
+    tensors = load_tensors(files.predictions)
     try:
         found = _by_branch(results, tensors)
         fit = all(each.fits() for each in found.values())
     except (KeyError, TypeError):
         fit = False
     if not fit:
-        raise LcaError(f"{results_path} and {predictions.name} do not fit together; one was changed or damaged")
+        raise LcaError(f"{files.results} and {files.predictions.name} do not fit together; one was changed or damaged")
     return results, found
 
 
