@@ -104,7 +104,8 @@ def tiny_recipe(cell: Cell) -> dict[str, Any]:
     small = {key: value for key, value in tiny.SMALL_METHOD.get(cell.recipe.method.name, {}).items() if key != "align"}
     content["method"] |= small
     for branch in content["method"].get("align", ()):
-        branch |= {**tiny.QUICK, "epochs": 1}
+        if branch["kind"] == "align":
+            branch |= {**tiny.QUICK, "epochs": 1}
     return content | {"device": "cpu", "seed": 5}
 
 

@@ -204,7 +204,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print(f"calibration error   {facts['calibration_error']:.1f} %")
         print(f"called unknown      {facts['called_unknown']:.1f} %")
     if facts["ood"]:
-        print(f"never learnt        {facts['ood']} images of other classes")
+        print(f"other classes       {facts['ood']} images of classes it never learnt")
         print(f"  called unknown    {facts['ood_called_unknown']:.1f} %")
     if facts["by_class"]:
         print("\nright of all, by class")
