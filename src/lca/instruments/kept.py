@@ -9,6 +9,7 @@ from lca.data.streams import Stream
 from lca.errors import LcaError
 from lca.files import FORMAT, has_state
 from lca.progress import Progress
+from lca.results.folder import RunFiles
 from lca.results.stored import read_run
 
 
@@ -17,7 +18,7 @@ class KeptModels:
 
     def __init__(self, run: Path, device: str | None, weights: Path | None, progress: Progress) -> None:
         self.results: dict[str, Any] = read_run(run)[0]
-        self._folder, self._device, self._weights, self._progress = run / "models", device, weights, progress
+        self._folder, self._device, self._weights, self._progress = RunFiles(run).models, device, weights, progress
         self._stream: Stream | None = None
         self.tasks = sorted(
             int(path.name.removeprefix("task-")) for path in self._folder.glob("task-*") if has_state(path)

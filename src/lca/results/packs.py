@@ -110,7 +110,8 @@ class Pack:
     def read(cls, path: Path) -> "Pack":
         content = read_json(path)
         if not isinstance(content, dict) or "cells" not in content:
-            raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote")
+            measured = "; `lca theory` and `lca diagnose` show what they wrote" if path.is_file() else ""
+            raise LcaError(f"{path} is neither a run folder nor a pack that `lca sweep` wrote{measured}")
         if content.get("format") not in READABLE:
             raise LcaError(f"{path} has format {content.get('format')}, this version reads packs of 1 and 2")
         return cls([SweepCell.from_json(entry) for entry in content["cells"]])

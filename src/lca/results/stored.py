@@ -44,10 +44,14 @@ class StoredAnswers:
         after: Sequence[Mapping[str, Tensor]],
     ) -> "StoredAnswers":
         """One branch's tensors of all, under their own names; those that belong to no branch are everyone's."""
-        names = ("prediction", "confidence", "prediction within task", "unknown", "ood")
-        own = {f"{branch}/{name}": name for name in names} | {name: name for name in NEXT}
-        own[f"{branch}/strangers"] = "ood"  # as earlier versions wrote it
-        chosen = [{own[key]: each for key, each in part.items() if key in own} for part in after]
+        own = f"{branch}/"
+        chosen = [
+            {key.removeprefix(own): each for key, each in part.items() if key.startswith(own) or "/" not in key}
+            for part in after
+        ]
+        for part in chosen:
+            if "strangers" in part:  # as earlier versions called it
+                part["ood"] = part.pop("strangers")
         return cls(tuple(classes), task_sizes, labels.long(), chosen)
 
     def record(self, what: str = "prediction") -> AccuracyRecord:
