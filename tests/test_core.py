@@ -10,7 +10,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 BLOCKED = ("jinja2", "matplotlib", "peft", "scipy", "sklearn", "transformers")
 FAST = ["--set", "training={epochs: 1, batch_size: 8, lr: 0.05}", "--set", "tuning={name: lora, rank: 2}"]
-FAST += ["--set", "method.align=[none, {preset: best, samples: 16, epochs: 2}]", "--set", "device=cpu", "--quiet"]
+FAST += ["--set", "method.align=[none, best]", "--set", "device=cpu", "--quiet"]
 PROGRAM = f"""
 import sys
 

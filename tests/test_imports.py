@@ -8,7 +8,7 @@ from PIL import Image
 HEAVY = {"matplotlib", "peft", "scipy", "sklearn", "transformers"}
 ONNX = {"onnx", "onnxruntime", "onnxscript"}
 FAST = ["--set", "training={epochs: 1, batch_size: 8, lr: 0.05}", "--set", "tuning={name: lora, rank: 2}"]
-FAST += ["--set", "method.align=[none, {preset: best, samples: 16, epochs: 2}]", "--set", "device=cpu", "--quiet"]
+FAST += ["--set", "method.align=[none, best]", "--set", "device=cpu", "--quiet"]
 COMMANDS = f"""
 def run(*words):
     sys.argv = ["lca", *words]

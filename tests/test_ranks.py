@@ -218,7 +218,7 @@ def test_one_rank_killed_and_gone_on_with_another_number(tmp_path, killed):
 
 def test_killed_and_gone_on_with_the_same_number_is_bit_equal(tmp_path):
     """Also with dropout."""
-    recipe = tiny.recipe(method={"align": ["none", {"preset": "best", **tiny.QUICK}]})
+    recipe = tiny.recipe(method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]})
     jobs = [Job(recipe, tmp_path / name, every=0.0) for name in ("killed", "undisturbed")]
     assert together(jobs[:1], kills={1: Kill("batches", 4)})[1][0] == KILLED
     assert together(jobs) == [(0, ["", ""])] * 2

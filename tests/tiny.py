@@ -47,7 +47,8 @@ BRANCHES = [
     {"preset": "ca", **QUICK},
     {"preset": "lca", **QUICK},
     "lda",
-    {"preset": "best", **QUICK},
+    {"preset": "balanced", **QUICK},
+    "best",
 ]
 SMALL_METHOD: dict[str, dict[str, Any]] = {
     "im": {"align": BRANCHES},
@@ -57,7 +58,7 @@ SMALL_METHOD: dict[str, dict[str, Any]] = {
     "dualprompt": {"tokens": 2, "general_layers": (0,), "expert_layers": (1,)},
     "mos": {"align": ["none", {"preset": "mos", **QUICK}]},
     "slca": {"align": [{"preset": "slca", "samples": 16, "epochs": 2, "batch_size": 16}]},
-    "sldc": {"align": [{"preset": "best", **QUICK}]},
+    "sldc": {"align": [{"preset": "balanced", "name": "best", **QUICK}]},
     "tuna": {"align": ["none", {"preset": "tuna", **QUICK}]},
 }
 """Options that make a method quick; a method that is not here is tested with its defaults."""

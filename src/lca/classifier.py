@@ -47,6 +47,8 @@ from lca.training.setting import Given, Setting
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
 UNKNOWN_AT = 99.0
+_ANSWERED_AT_ONCE = 2048
+"""Features: a quadratic head needs a number for each of them and every row of every class."""
 
 
 class ContinualClassifier:
@@ -121,6 +123,8 @@ class ContinualClassifier:
         of_trunk = sum(step.trunk for step in steps)
         for place, step in enumerate(steps, start=1):
             yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
+        if report is not None and not task.validation:
+            self._calibrate_on_left_out()
         self.method.finish_task()
         self.tasks += 1
         counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
@@ -128,7 +132,7 @@ class ContinualClassifier:
         if report is not None:
             seconds = round(time.perf_counter() - began, 1)
             lesson = replace(lesson, when=now(), left_out=len(report.left_out), seconds=seconds)
-            if task.validation is not None and len(task.validation):
+            if task.validation:
                 lesson = self._measured(lesson, task.validation)
         self.history.append(lesson)
 
@@ -207,7 +211,7 @@ class ContinualClassifier:
         branch = branch or self.branch
         if branch not in self.method.branches():
             raise LcaError(f"there is no branch {branch!r}; there are {self.method.branches()}")
-        return self.method.logits(features, branch)
+        return torch.cat([self.method.logits(some, branch) for some in features.split(_ANSWERED_AT_ONCE)])
 
     def probabilities(self, features: Tensor, branch: str | None = None) -> Tensor:
         """(n, classes learnt): softmax of the logits at the calibrated temperature."""
@@ -306,6 +310,13 @@ class ContinualClassifier:
         features = self.features(images)
         distances = self.method.percentiles(features, branch or self.branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
+
+    def _calibrate_on_left_out(self) -> None:
+        """The temperature of every branch whose heads can tell what they would say of an image they had not learnt."""
+        for branch in self.method.branches():
+            told = self.method.left_out_logits(branch)
+            if told is not None and len(told[1]):
+                self.temperatures[branch] = fit_temperature(*told, self.temperatures.get(branch, 1.0))
 
     def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
         """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""

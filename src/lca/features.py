@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lca.backbones import Backbone
 from lca.backbones.patches import project_by_product
 from lca.data.images import ImageSet, Pixels
+from lca.data.looks import Look
 from lca.data.views import channels, evaluation_view, scaled
 from lca.device import CompiledForSizes, Compute
 from lca.files import Part, Stored, nbytes
@@ -199,17 +200,19 @@ def extract(
     embed: Callable[..., Tensor] | None = None,
     known: Sequence[Tensor] = (),
     centre_crop: float | None = None,
+    look: Look | None = None,
 ) -> Tensor:
     """Features (n, width) of all images under the evaluation view, in evaluation mode, on the extractor's device.
 
     `embed` makes features of views (n, 3, size, size) where it is not the extractor itself, and of what is known of the
     images besides, a row each. Several ranks share out the images; all of them get all features. A compiled transformer
     gets batches of one size, the last one filled up with its first image; fewer images than that are not worth it.
-    `centre_crop` is another than the extractor's.
+    `centre_crop` is another than the extractor's; with a look, of its images as it shows them.
     """
     batch_size = batch_size if extractor.compute.device.type == "cuda" else min(batch_size, 64)
     training, device = extractor.training, extractor.compute.device
-    own, _ = current().share(torch.arange(len(images)))
+    count = len(images) if look is None else len(look.rows)
+    own, _ = current().share(torch.arange(count))
     if filled := len(own) >= batch_size and extractor.pays_to_compile(len(own) // 3):  # forward is a third of it
         extractor.compile_for(batch_size)
     extractor.eval()
@@ -220,8 +223,11 @@ def extract(
         for index in own.split(batch_size):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]
-            views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"), centre_crop)
+            if look is None:
+                views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"), centre_crop)
+            else:
+                views = look.view(images, batch, extractor.preprocessing, extractor.scaling, device)
             rows.append((embed or extractor)(views, *inputs)[: len(index)])
             advance(len(index))
     extractor.train(training)
-    return current().gather(torch.cat(rows), len(images)) if rows else torch.empty(0, extractor.width, device=device)
+    return current().gather(torch.cat(rows), count) if rows else torch.empty(0, extractor.width, device=device)

@@ -10,7 +10,7 @@ from lca.results.stored import read_run
 from lca.runs.experiment import run
 
 BASE = tiny.recipe(
-    method={"align": ["none", {"preset": "best", **tiny.QUICK}]},
+    method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]},
     training={"epochs": 1},
     data={"tasks": [3, 3, 4], "order": "natural"},
     keep_models="none",

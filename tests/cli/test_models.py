@@ -15,7 +15,7 @@ from lca import ContinualClassifier
 from lca.files import hold
 
 FAST = ("--set", "training={epochs: 1, batch_size: 8, lr: 0.05}", "--set", "tuning={name: lora, rank: 2}")
-FAST += ("--set", "method.align=[none, {preset: best, samples: 16, epochs: 2}]", "--set", "device=cpu", "--quiet")
+FAST += ("--set", "method.align=[none, best]", "--set", "device=cpu", "--quiet")
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ SETTINGS = [
     "training.batch_size=8",
     "training.lr=0.05",
     "tuning={name: lora, rank: 2}",
-    "method.align=[none, {preset: best, samples: 16, epochs: 2}]",
+    "method.align=[none, best]",
 ]
 EARLIER, LATER = {"3": 8, "7": 8}, {"1": 8, "4": 3, "3": 2}
 

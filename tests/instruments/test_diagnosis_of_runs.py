@@ -24,7 +24,7 @@ from lca.results.measured import AS_TRAINED
 from lca.runs.experiment import run
 
 lca = tiny.lca_command
-BRANCHES = ["none", {"preset": "best", **tiny.QUICK}]
+BRANCHES = ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]
 BASE = tiny.recipe(method={"align": BRANCHES}, data={"tasks": [3, 3, 4], "train_limit": 20}, keep_models="all")
 
 

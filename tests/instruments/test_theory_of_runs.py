@@ -22,7 +22,7 @@ from lca.runs.experiment import run
 from lca.statistics.gaussians import GaussianMemory
 
 lca = tiny.lca_command
-BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "best", **tiny.QUICK}, "lda"]
+BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "balanced", "name": "best", **tiny.QUICK}, "lda"]
 BASE = tiny.recipe(method={"align": BRANCHES}, training={"epochs": 1}, data={"tasks": [3, 3, 4]}, keep_models="all")
 QUICKLY = ("--samples", 64, "--quiet")
 

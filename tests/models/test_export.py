@@ -24,7 +24,7 @@ from lca.recipe import validate_recipe
 from lca.statistics.distances import KEPT
 from parts import VITS, build_backbone, build_task
 
-QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "best", **tiny.QUICK}]}}
+QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "balanced", "name": "best", **tiny.QUICK}]}}
 TUNINGS = {name: {"name": name, **tiny.SMALL_TUNING.get(name, {})} for name in tiny.TUNERS}
 
 
@@ -95,7 +95,7 @@ def test_methods_without_class_statistics_have_no_distance(method):
 
 
 def test_a_branch_can_be_chosen():
-    model = small(method={"align": ["none", {"preset": "best", **tiny.QUICK}]})
+    model = small(method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]})
     plain = shipping.deployed(model, "none")
     assert plain.outputs == ["probabilities", "logits"]
     expected = model.logits(torch.ones(1, 24), "none")
@@ -198,7 +198,7 @@ def taught(photographs):
     content = {
         "training": {"epochs": 2, "batch_size": 8, "lr": 0.01},
         "tuning": {"name": "lora", "rank": 2},
-        "method": {"align": [{"preset": "best", "samples": 32, "epochs": 2}]},
+        "method": {"align": ["best"]},
         "device": "cpu",
     }
     # the whole square: with the usual 0.875, what is left of a large photograph already has the backbone's size, and

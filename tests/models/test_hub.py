@@ -16,7 +16,9 @@ from lca.progress import Progress
 
 @pytest.fixture(scope="module")
 def model():
-    model = tiny.classifier(tiny.recipe(training={"epochs": 1}, method={"align": [{"preset": "best", **tiny.QUICK}]}))
+    model = tiny.classifier(
+        tiny.recipe(training={"epochs": 1}, method={"align": [{"preset": "balanced", "name": "best", **tiny.QUICK}]})
+    )
     model.learn(tiny.task(0, {"0": 6, "1": 6}))
     return model
 

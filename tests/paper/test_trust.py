@@ -11,7 +11,7 @@ QUICK = [
     "device=cpu",
     "training={epochs: 1, batch_size: 8, lr: 0.05}",
     "tuning={name: lora, rank: 2}",
-    "method.align=[{preset: best, samples: 16, epochs: 1}]",
+    "method.align=[best]",
 ]
 
 

@@ -52,7 +52,9 @@ def run_page(folder):
     """A run folder with predictions and images, beside another data set; both branches of both on damaged images."""
     branches = {"none": 60.0, "best": 70.0}
     content = tiny.recipe(
-        method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1}, keep_models="none"
+        method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]},
+        training={"epochs": 1},
+        keep_models="none",
     )
     with tiny.tiny_backbone():
         run(content, folder / "run")

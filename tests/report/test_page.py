@@ -103,7 +103,7 @@ def seeds(tmp_path_factory):
     """A sweep of two seeds with two branches, and a joint run."""
     folder = tmp_path_factory.mktemp("sweep")
     content = tiny.recipe(
-        method={"align": ["none", {"preset": "best", **tiny.QUICK}]},
+        method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]},
         training={"epochs": 1},
         data={"tasks": [3, 3, 4]},
         keep_models="none",

@@ -23,7 +23,9 @@ from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 
 RECIPE = tiny.recipe(
-    method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, data={"tasks": [3, 3, 4]}, keep_models="none"
+    method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]},
+    data={"tasks": [3, 3, 4]},
+    keep_models="none",
 )
 
 

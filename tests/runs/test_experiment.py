@@ -28,7 +28,9 @@ from lca.runs.experiment import run
 from lca.runs.folder import RunFolder
 from lca.runs.trunks import ROOMS, TrunkCache, foreign_code
 
-QUICK_IM = tiny.recipe(method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1})
+QUICK_IM = tiny.recipe(
+    method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]}, training={"epochs": 1}
+)
 
 
 def log_of(folder, event):

@@ -15,7 +15,9 @@ from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 
 PLAIN = tiny.recipe(
-    method={"align": ["none", {"preset": "best", **tiny.QUICK}]}, training={"epochs": 1}, keep_models="all"
+    method={"align": ["none", {"preset": "balanced", "name": "best", **tiny.QUICK}]},
+    training={"epochs": 1},
+    keep_models="all",
 )
 MEASURED = tiny.recipe(PLAIN.dump(), ood=True, forward_transfer=True)
 ENDS = [3, 4, 6, 10]

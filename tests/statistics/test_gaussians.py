@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from allocations import LargestTensor
 from lca.errors import LcaError
 from lca.files import nbytes
+from lca.statistics.drift import Transport
 from lca.statistics.gaussians import SHRINKAGE, CovarianceOptions, GaussianMemory, combine, fit, truncate
 
 
@@ -244,7 +245,7 @@ def test_transport_moves_means_as_points_and_factors_linearly(kind):
     linear = torch.randn(5, 5, generator=random) if kind != "diagonal" else (1 + torch.rand(5, generator=random)).diag()
     shift = torch.randn(5, generator=random)
     memory = memory_of(rows, kind=kind)
-    memory.transport(lambda means: means @ linear + shift, lambda factor: factor @ linear)
+    memory.transport(Transport(lambda means: means @ linear + shift, lambda factor: factor @ linear))
     expected = memory_of(rows @ linear + shift, kind=kind)
     torch.testing.assert_close(memory.means(), expected.means(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(memory.pooled().scatter, expected.pooled().scatter, rtol=1e-3, atol=1e-1)
@@ -518,7 +519,7 @@ def test_every_change_is_seen_in_the_pooled_covariance(kind):
     for change in (
         lambda memory: memory.observe(2, features(5, seed=3)),
         lambda memory: memory.observe(0, features(5, seed=3)),
-        lambda memory: memory.transport(lambda means: means, lambda rows: 2 * rows),
+        lambda memory: memory.transport(Transport(lambda means: means, lambda rows: 2 * rows)),
         lambda memory: memory.forget(0),
         lambda memory: memory.load(*other.state()),
     ):

@@ -83,20 +83,28 @@ def evaluation_view(
 
     `scaling` is `scaled` with this preprocessing, where it comes in a faster form.
     """
-    crops = _resized(pixels, _central(pixels.sizes, centre_crop), preprocessing.size, preprocessing.interpolation)
+    crops = _resized(
+        pixels, evaluation_boxes(pixels.sizes, centre_crop), preprocessing.size, preprocessing.interpolation
+    )
     return scaling(crops) if scaling else scaled(crops, *channels(preprocessing, crops.device))
 
 
 def evaluation_crop(pixels: Pixels, preprocessing: Preprocessing, centre_crop: float) -> Tensor:
     """The same square before it is scaled: float (n, 3, size, size) in [0, 255]."""
-    return resize_crops(pixels, _central(pixels.sizes, centre_crop), preprocessing.size, preprocessing.interpolation)
+    boxes = evaluation_boxes(pixels.sizes, centre_crop)
+    return resize_crops(pixels, boxes, preprocessing.size, preprocessing.interpolation)
 
 
 def training_view(
-    pixels: Pixels, boxes: Tensor, flips: Tensor, preprocessing: Preprocessing, scaling: Scaling | None = None
+    pixels: Pixels,
+    boxes: Tensor,
+    flips: Tensor,
+    preprocessing: Preprocessing,
+    scaling: Scaling | None = None,
+    interpolation: str = "bilinear",
 ) -> Tensor:
-    """The drawn crops, resized bilinearly (as torchvision's RandomResizedCrop does), mirrored where drawn, scaled."""
-    crops = _resized(pixels, boxes, preprocessing.size, "bilinear", flips)
+    """The drawn crops, resized (bilinearly, as torchvision's RandomResizedCrop does), mirrored where drawn, scaled."""
+    crops = _resized(pixels, boxes, preprocessing.size, interpolation, flips)
     return scaling(crops) if scaling else scaled(crops, *channels(preprocessing, crops.device))
 
 
@@ -151,8 +159,8 @@ def _resized(pixels: Pixels, boxes: Tensor, size: int, interpolation: str, flips
     return torch.einsum("ntw,ncsw->ncst", columns, resized)
 
 
-def _central(sizes: Tensor, centre_crop: float) -> Tensor:
-    """The box of the central square of images of `sizes` (n, 2). It lies as torchvision cuts it."""
+def evaluation_boxes(sizes: Tensor, centre_crop: float) -> Tensor:
+    """The boxes (n, 4) of the central squares of images of `sizes` (n, 2). They lie as torchvision cuts them."""
     side = (centre_crop * sizes.amin(1)).round().clamp(min=1).long()
     corner = ((sizes - side[:, None]) / 2).round().long()
     return torch.cat([corner, side[:, None], side[:, None]], dim=1)

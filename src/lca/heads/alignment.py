@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lca.device import replayed
 from lca.errors import LcaError
 from lca.heads.branch import BranchOptions, Draws, FeatureSource, kinds
+from lca.heads.discriminant import DiscriminantOptions
 from lca.heads.growing import GrowingHeads
 from lca.heads.lda import lda_heads
 from lca.heads.loss import LossOptions, lca_loss
@@ -43,6 +44,10 @@ class AlignmentOptions(LossOptions):
     batch_size: int = Field(128, ge=1)
     """`random`: samples in a batch."""
     lr: float = Field(0.01, gt=0)
+    classes_at_lr: int | None = Field(None, ge=1)
+    """With more classes than these, `lr` grows in proportion, at most 20-fold. The loss of a batch is a mean over
+    classes, so the gradient of a row falls as their number grows, and new rows, which start short, would end too
+    short. By default it does not grow, as published."""
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
     start: Literal["cumulative", "restart", "lda"] = "cumulative"
@@ -81,6 +86,12 @@ class AlignBranch(BranchOptions, AlignmentOptions):
         self, heads: GrowingHeads, memory: GaussianMemory, draws: Draws, on_round: Callable[[], None] = lambda: None
     ) -> tuple[GrowingHeads, dict[str, float]]:
         return align(heads, memory, self, draws, on_round, f"the alignment of branch {self.name!r}")
+
+
+def full_rate(options: AlignmentOptions, classes: int) -> float:
+    """The learning rate of the first epoch with so many classes."""
+    at = options.classes_at_lr
+    return options.lr if at is None else options.lr * min(max(1.0, classes / at), _MOST_GROWTH)
 
 
 def nearest_mean_mask(samples: Tensor, labels: Tensor, means: Tensor) -> Tensor:
@@ -122,7 +133,8 @@ def align(
     if options.start == "lda":
         if not isinstance(memory, GaussianMemory):
             raise LcaError("closed-form heads need class Gaussians")
-        heads = lda_heads(memory, heads, options.shrinkage)
+        plain = DiscriminantOptions(shrinkage=options.shrinkage, means="plain")
+        heads = lda_heads(memory, heads, plain)
     else:
         heads = heads.copy()
     heads.set_prototypes(memory.means())
@@ -153,7 +165,8 @@ class _Alignment:
         self._classes = torch.arange(sum(self._sizes), device=self._device)
         self._features, self._keep = self._draw(0)
         self._loss = self._features.new_zeros(())
-        self._optimiser = make_optimiser("sgd", [(parameters, options.lr)], options.momentum, options.weight_decay)
+        self._lr = full_rate(options, len(self._classes))
+        self._optimiser = make_optimiser("sgd", [(parameters, self._lr)], options.momentum, options.weight_decay)
         memory_of = self._optimiser.state
         momenta = [memory_of[each].setdefault("momentum_buffer", torch.zeros_like(each)) for each in parameters]
         for parameter in parameters:
@@ -163,7 +176,7 @@ class _Alignment:
         self._fast_step = replayed(self._step, self._probe, [self._loss, *parameters, *momenta])
 
     def epoch(self, number: int) -> None:
-        set_rate(self._optimiser.param_groups[0], cosine(self._options.lr, 0.0, number / self._options.epochs))
+        set_rate(self._optimiser.param_groups[0], cosine(self._lr, 0.0, number / self._options.epochs))
         self._loss.zero_()
         if self._options.redraw and number:
             features, keep = self._draw(number)
@@ -179,7 +192,7 @@ class _Alignment:
         """Freeze the heads; what was measured."""
         self._optimiser.zero_grad()
         self._heads.requires_grad_(False)
-        lr, keep = self._options.lr, self._keep
+        lr, keep = self._lr, self._keep
         if not all(parameter.isfinite().all() for parameter in self._parameters):
             raise LcaError(f"{what} diverged; lower its lr (it is {lr})")
         if (at_last := self._value(self._probe)) > 1.5 * self._at_first:
@@ -233,6 +246,7 @@ def _age(sizes: list[int], device: torch.device) -> Tensor:
     return 1 - tasks / len(sizes)
 
 
+_MOST_GROWTH = 20.0
 _LOGITS_AT_ONCE = 2**26
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from lca.heads.growing import GrowingHeads
 from lca.options import Options, one_of
@@ -40,6 +40,8 @@ class BranchOptions(Options):
     drift: DriftChoice = NoDrift()
     keeps_statistics: ClassVar[bool] = True
     """Without, the branch answers with the heads as they were trained."""
+    derived: ClassVar[bool] = False
+    """Whether what answers follows from the statistics alone (`derive`): then no heads are stored."""
 
     @property
     def closed_form(self) -> bool:
@@ -65,6 +67,17 @@ class BranchOptions(Options):
     ) -> tuple[GrowingHeads, dict[str, float]]:
         """New heads for all classes, and what was measured."""
         raise NotImplementedError
+
+    def derive(self, memory: GaussianMemory) -> nn.Module:
+        """What gives logits (n, classes) of features (n, d), where the branch is `derived`; on the memory's device."""
+        raise NotImplementedError
+
+    def left_out(
+        self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None
+    ) -> Tensor | None:
+        """Of images that were learnt, the logit of their own class as if they had not been: (n,), NaN where there was
+        no other. Features, labels and images as for `LeftOut.of`; None for heads that have no such formula."""
+        return None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

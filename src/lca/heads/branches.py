@@ -6,7 +6,7 @@ A branch sees the trunk's features and heads and gives nothing back, so any numb
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lca.files import State, Stored
 from lca.heads.branch import BranchOptions
@@ -28,9 +28,11 @@ class BranchSet:
     def __init__(self, options: Sequence[BranchOptions], trunk: GrowingHeads, keep_distances: bool = True) -> None:
         self.options = {each.name: each for each in options}
         self.trunk = trunk
-        self.heads = {each.name: trunk.copy() for each in options if each.keeps_statistics}
+        self.heads = {each.name: trunk.copy() for each in options if each.keeps_statistics and not each.derived}
+        self._derived: dict[str, nn.Module] = {}  # until the next change of the statistics
         first_with: dict[str, str] = {}
-        self._memory_of = {name: first_with.setdefault(self.options[name].memory_key, name) for name in self.heads}
+        keeping = [each.name for each in options if each.keeps_statistics]
+        self._memory_of = {name: first_with.setdefault(self.options[name].memory_key, name) for name in keeping}
         self.memories = {name: GaussianMemory(self.options[name].covariance) for name in first_with.values()}
         self.distances = {name: KnownDistances() for name in self.memories if keep_distances}
 
@@ -42,33 +44,51 @@ class BranchSet:
         """The parts of the state that belong to a branch."""
         if name not in self._memory_of:
             return set()
-        return {f"heads/{name}", *(f"{kind}/{self._memory_of[name]}" for kind in ("gaussians", "distances"))}
+        statistics = {f"{kind}/{self._memory_of[name]}" for kind in ("gaussians", "distances")}
+        return statistics | ({f"heads/{name}"} if name in self.heads else set())
 
-    def observe(self, labels: Tensor, tuned: Tensor, merged: Tensor, before: Tensor | None = None) -> None:
+    def observe(
+        self,
+        labels: Tensor,
+        tuned: Tensor,
+        merged: Tensor,
+        before: Tensor | None = None,
+        images: Tensor | None = None,
+    ) -> None:
         """Move the old Gaussians with the backbone, then add the classes of a task.
 
         The features are those of the task's images under the task's own backbone, the new merged one and the one
-        before, which only the first task can do without.
+        before, which only the first task can do without. If they are the merged ones, nothing has moved. `images` tells
+        which image each row is a view of, the plain views first; without, each is one. A label of -1 is that of no
+        class: such rows only show how the backbone moved.
         """
         labels, tuned, merged = labels.cpu(), tuned.cpu(), merged.cpu()
+        before = None if before is None else before.cpu()
+        still = before is not None and torch.equal(before, merged)
+        rows = torch.nonzero(labels >= 0)[:, 0]
+        own, views = labels[rows], None if images is None else images.cpu()[rows]
+        self._derived.clear()
         for name, memory in self.memories.items():
             options = self.options[name]
-            if memory.classes:
+            if memory.classes and not still:
                 if before is None:
                     raise ValueError("the features from before are needed to move the Gaussians that are there")
-                transport = options.drift.fit(before.cpu(), merged)
-                memory.transport(transport.means, transport.rows)
-            features = merged if options.statistics == "after" else tuned
-            for label in labels.unique().tolist():
-                memory.observe(label, features[labels == label])
+                memory.transport(options.drift.fit(before, merged))
+            features = (merged if options.statistics == "after" else tuned)[rows]
+            for label in own.unique().tolist():
+                chosen = own == label
+                seen = 1 if views is None else int(chosen.sum()) // len(views[chosen].unique())
+                memory.observe(label, features[chosen], seen)
             if name in self.distances:
                 self.distances[name].rescale(memory.typical_distances())
-                apart = memory.nearest_left_out(features, labels)
-                for label in labels.unique().tolist():
-                    self.distances[name].observe(label, apart[labels == label])
+                apart = memory.nearest_left_out(features, own, views)
+                plain = own[: len(apart)]
+                for label in plain.unique().tolist():
+                    self.distances[name].observe(label, apart[plain == label])
 
     def forget(self, label: int) -> None:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
+        self._derived.clear()
         for thing in self._stored().values():
             thing.forget(label)
         for name, distances in self.distances.items():
@@ -98,29 +118,61 @@ class BranchSet:
         return measured
 
     def logits(self, features: Tensor, name: str) -> Tensor:
-        logits: Tensor = self.heads.get(name, self.trunk)(features)
+        logits: Tensor = self._answering(name, features.device)(features)
         return logits
+
+    def left_out_logits(
+        self, name: str, features: Tensor, labels: Tensor, images: Tensor | None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Logits (n, classes) of images of the last task, as if they had not been learnt, and their labels; without
+        those that are alone in their class. None for heads that cannot tell."""
+        memory = self.memory(name)
+        if memory is None:
+            return None
+        rows = torch.nonzero(labels.cpu() >= 0)[:, 0]
+        features, labels = features.cpu()[rows], labels.cpu()[rows]
+        own = self.options[name].left_out(memory, features, labels, None if images is None else images.cpu()[rows])
+        if own is None:
+            return None
+        logits = self.logits(features[: len(own)], name).cpu()
+        logits = logits.scatter(1, labels[: len(own), None], own[:, None].to(logits))
+        return logits[~own.isnan()], labels[: len(own)][~own.isnan()]
+
+    def _answering(self, name: str, device: torch.device) -> nn.Module:
+        """What gives a branch's logits."""
+        memory = self.memory(name)
+        if memory is None or not memory.classes or not self.options[name].derived:
+            return self.heads.get(name, self.trunk)
+        if name not in self._derived:
+            self._derived[name] = self.options[name].derive(memory.to(device))
+        return self._derived[name]
 
     def statistics(self, name: str) -> tuple[GaussianMemory, KnownDistances] | None:
         """The Gaussians a branch uses and the distances of the known images; None without any."""
         memory, distances = self.memory(name), self.distances.get(self._memory_of.get(name, ""))
         return (memory, distances) if memory is not None and distances is not None and memory.classes else None
 
-    def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int | None:
-        """Bytes of all branches, as of anything `Stored`."""
+    def expected_bytes(
+        self, tasks: int, classes: int, images: int, width: int, views: int = 1, pairs: int = 0
+    ) -> int | None:
+        """Bytes of all branches, as of anything `Stored`, where statistics see every image in so many views and drift
+        models see so many rows in each task."""
         closed_form = GrowingHeads(width, LinearOptions(bias=True))
         heads = [closed_form if self.options[name].closed_form else self.trunk for name in self.heads]
         sizes = [
-            each.expected_bytes(tasks, classes, images, width)
-            for each in (*heads, *self.memories.values(), *self.distances.values())
+            *(each.expected_bytes(tasks, classes, images, width) for each in (*heads, *self.distances.values())),
+            *(each.expected_bytes(tasks, classes, images * views, width) for each in self.memories.values()),
         ]
-        return None if None in sizes else sum(filter(None, sizes))
+        residuals = sum(self.options[name].drift.leaves_residual for name in self.memories)
+        unexplained = min(width, (tasks - 1) * min(pairs, width))
+        return None if None in sizes else sum(filter(None, sizes)) + 4 * width * residuals * unexplained
 
     def state(self) -> State:
         return State.of(self._stored())
 
     def load_state(self, state: State, device: torch.device) -> None:
         """The heads go to a device; statistics stay on the CPU."""
+        self._derived.clear()
         for part, thing in self._stored().items():
             state.restore({part: thing}, device if isinstance(thing, GrowingHeads) else torch.device("cpu"))
 

@@ -5,19 +5,22 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from lca.heads.branch import BranchOptions, Draws, kinds
+from lca.heads.discriminant import Discriminant, DiscriminantOptions, left_out_scores
 from lca.heads.growing import GrowingHeads, linear_heads
 from lca.statistics.gaussians import GaussianMemory
+from lca.statistics.left_out import LeftOut
 
 
 @kinds.register("lda")
-class LdaBranch(BranchOptions):
-    """Closed-form heads from the pooled covariance."""
+class LdaBranch(BranchOptions, DiscriminantOptions):
+    """Closed-form heads from the covariance that all classes share."""
 
     kind: Literal["lda"] = "lda"
-    shrinkage: float = Field(0.1, ge=0, le=1)
-    """Share of the isotropic part in the pooled covariance."""
+    shrinkage: float | None = Field(0.1, ge=0, le=1)
+    means: Literal["plain", "bayes"] = "plain"
 
     @property
     def closed_form(self) -> bool:
@@ -26,18 +29,24 @@ class LdaBranch(BranchOptions):
     def fit(
         self, heads: GrowingHeads, memory: GaussianMemory, draws: Draws, on_round: Callable[[], None] = lambda: None
     ) -> tuple[GrowingHeads, dict[str, float]]:
-        return lda_heads(memory, heads, self.shrinkage), {}
+        return lda_heads(memory, heads, self), {}
+
+    def left_out(self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None) -> Tensor:
+        without = LeftOut.of(features, labels, memory.means(), memory.counts(), images)
+        nothing = torch.zeros_like(without.left)  # of the class's own covariance
+        own = labels[: len(nothing)]
+        return left_out_scores(Discriminant.of(memory, self), memory, without, own, nothing)
 
 
-def lda_heads(memory: GaussianMemory, heads: GrowingHeads, shrinkage: float) -> GrowingHeads:
-    """Linear discriminant analysis in closed form: w_c = Σ⁻¹ (μ_c - μ̄), b_c = -½ w_cᵀ (μ_c + μ̄), Σ pooled and shrunk.
+def lda_heads(memory: GaussianMemory, heads: GrowingHeads, options: DiscriminantOptions) -> GrowingHeads:
+    """Linear discriminant analysis in closed form: w_c = W⁻¹ (m_c - m̄), b_c = -½ w_cᵀ (m_c + m̄).
 
-    μ̄, the mean of the class means, only takes the same amount from all logits of an image. Without that, logits in
-    the thousands would leave float32 no digits for their differences.
+    W is the pooled covariance, shrunk, and m_c the class means as stored or by empirical Bayes. m̄, the mean of the
+    class means, only takes the same amount from all logits of an image. Without that, logits in the thousands would
+    leave float32 no digits for their differences.
     """
-    means = memory.means().double()
-    centre = means.mean(0)
-    covariance = memory.pooled().shrunk(shrinkage, memory.options.ridge)
-    weight = torch.linalg.solve(covariance, (means - centre).T).T
+    discriminant = Discriminant.of(memory, options)
+    means, centre = discriminant.means, discriminant.centre
+    weight = torch.cholesky_solve((means - centre).T, discriminant.root).T
     bias = -0.5 * (weight * (means + centre)).sum(1)
     return linear_heads(weight.float(), bias.float(), heads.sizes, heads)

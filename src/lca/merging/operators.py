@@ -110,6 +110,18 @@ class Mean(Operator):
         return previous + (current - previous) / (count + 1)
 
 
+@operators.register("slow")
+class Slow(Operator):
+    """A constant share of every update, so that the backbone drifts no more than that: v + step (v' - v)."""
+
+    operator: Literal["slow"] = "slow"
+    step: float = Field(0.3, gt=0, le=1)
+    """The share, from the second task on; 1 is the current task's vector."""
+
+    def __call__(self, previous: Tensor, current: Tensor, count: int) -> Tensor:
+        return previous + self.step * (current - previous)
+
+
 @operators.register("sum")
 class Sum(Operator):
     """Task arithmetic (Ilharco et al. 2022): the sum. Every task must start from the base."""

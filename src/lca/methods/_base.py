@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lca.data.images import ImageSet, Pixels
+from lca.data.looks import Look
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.features import extract
@@ -137,9 +138,11 @@ class Method(ABC):
         parts: list[str] | None = None,
         known: Sequence[Tensor] = (),
         centre_crop: float | None = None,
+        look: Look | None = None,
     ) -> Tensor:
         """Features (n, width) of images: the given parts side by side, by default all. `known` are the frozen inputs
-        of the images, where they were computed before; `centre_crop` is another than the usual one."""
+        of the images, where they were computed before; `centre_crop` is another than the usual one, and `look` another
+        way to see (some of) them."""
         names, extractor = self.feature_parts() if parts is None else parts, self.setting.extractor
 
         def embed(views: Tensor, *inputs: Tensor) -> Tensor:
@@ -147,7 +150,8 @@ class Method(ABC):
 
         # the extractor itself has its weights settled once for all batches
         made = None if type(self).embed is Method.embed and names == [""] else embed
-        return extract(extractor, images, self.setting.progress, what, embed=made, known=known, centre_crop=centre_crop)
+        progress = self.setting.progress
+        return extract(extractor, images, progress, what, embed=made, known=known, centre_crop=centre_crop, look=look)
 
     def couples_images(self) -> str | None:
         """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
@@ -182,6 +186,11 @@ class Method(ABC):
         CPU. None for a method or branch that keeps no class statistics."""
         statistics = self.statistics(branch)
         return None if statistics is None else statistics[1].percentiles(statistics[0].mahalanobis(features.cpu()))
+
+    def left_out_logits(self, branch: str) -> tuple[Tensor, Tensor] | None:
+        """Logits (n, classes) of the last task's images as if they had not been learnt, and their labels, until
+        `finish_task`. None where the heads have no formula for that."""
+        return None
 
     def correct_distances(self, features: Tensor, labels: Tensor) -> None:
         """Correct what `percentiles` compares with by images of the last task that were held out, where there are

@@ -26,8 +26,12 @@ PLAIN: dict[str, Any] = {"robustness": 0.0, "average": "samples", "batches": "ra
 presets.register("none")({"kind": "none"})
 presets.register("ca")(PLAIN)
 presets.register("lca")({"nearest_mean_filter": True, "batches": "random", "statistics": "before"})
-presets.register("lda")({"kind": "lda", "drift": {"model": "affine"}})
-presets.register("best")({"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True})
+DRIFT: dict[str, Any] = {"model": "affine", "strength": 0.2, "residual": True}
+"""How old Gaussians follow the backbone where nothing else is published."""
+presets.register("balanced")({"robustness": 0.0, "drift": {"model": "affine"}, "first_task": True, "classes_at_lr": 10})
+presets.register("lda")({"kind": "lda", "drift": DRIFT, "shrinkage": None, "means": "bayes"})
+presets.register("quadratic")({"kind": "quadratic", "drift": DRIFT})
+presets.register("best")({"kind": "quadratic", "drift": DRIFT})
 
 
 def branch(spec: Any) -> Any:
@@ -93,15 +97,21 @@ class Branched(Method):
         """Bring what was observed into the branches' statistics."""
         raise NotImplementedError
 
+    def rows_seen(self, images: int) -> tuple[int, int]:
+        """In how many views the statistics see an image of a class with so many, and from how many rows of each image
+        drift models learn how the backbone moves."""
+        return 1, 0
+
     def branch_steps(self, task: Task) -> Iterator[Step]:
         """What follows the trunk of a task."""
         yield Step("statistics", self.statistics_of_task)
         for name in self.branch_set.heads:
             yield Step(f"align {name}", partial(self._align, name, task.index))
 
-    def append_mean(self, mean: Tensor, task: int) -> None:
-        """Add the head of a class that comes alone, made of its mean feature (1, d)."""
-        self.heads.append_from_means(mean, self.setting.generator("head", task), self.centre.beside(mean))
+    def append_means(self, means: Tensor, task: int) -> None:
+        """Add a head for classes that are not trained, made of their mean features (classes, d)."""
+        centre = self.centre.beside(means.mean(0, keepdim=True))
+        self.heads.append_from_means(means, self.setting.generator("head", task), centre)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:
         return self.branch_set.logits(features, branch)
@@ -129,7 +139,9 @@ class Branched(Method):
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         trunk = super().expected_bytes(tasks, classes, images)
-        branches = self.branch_set.expected_bytes(tasks, classes, images, self.setting.extractor.width)
+        views, pairs = self.rows_seen(images)
+        pairs *= classes // tasks * images
+        branches = self.branch_set.expected_bytes(tasks, classes, images, self.setting.extractor.width, views, pairs)
         return None if trunk is None or branches is None else trunk + branches
 
     def finish_task(self) -> None:

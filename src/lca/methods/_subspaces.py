@@ -127,7 +127,7 @@ class AlignedSubspaces(Branched, Subspaces):
         self.observed = {"labels": torch.tensor(labels)[task.train.labels]}
         self.observed["features"] = self._at_home(task, self.observed["labels"])
         if len(task.classes) == 1 and new:
-            self.append_mean(self.observed["features"].mean(0, keepdim=True), task.index)
+            self.append_means(self.observed["features"].mean(0, keepdim=True), task.index)
         self.centre.add(self.observed["features"])
 
     def answers(self, features: Tensor, branch: str) -> Tensor:

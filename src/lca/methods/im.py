@@ -7,7 +7,6 @@ statistics and alignment. The first three are the trunk: all branches share them
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import model_validator
 from torch import Tensor
 
@@ -19,11 +18,11 @@ from lca.merging.incremental import IncrementalMerge
 from lca.merging.operators import Agree, Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting, Step
-from lca.methods._branched import Branched, BranchedOptions
+from lca.methods._observing import Observing, ObservingOptions
 from lca.training.loop import FineTuning
 
 
-class ImOptions(BranchedOptions):
+class ImOptions(ObservingOptions):
     name: Literal["im"] = "im"
     merge: OperatorChoice = Agree()
     """How the tensors of all tasks so far become one: an operator of `lca operators`, and its settings."""
@@ -42,7 +41,7 @@ class ImOptions(BranchedOptions):
 
 
 @methods.register("im")
-class IncrementalMerging(Branched):
+class IncrementalMerging(Observing):
     info = MethodInfo(
         title="Incremental Merging + Local Classifier Alignment",
         reference="Tran, Vargas, Than: LCA: Local Classifier Alignment for Continual Learning, ICLR 2026",
@@ -51,7 +50,7 @@ class IncrementalMerging(Branched):
     Options: ClassVar = ImOptions
     distils = True
     options: ImOptions
-    remembers: ClassVar[tuple[str, ...]] = (*Branched.remembers, "training")
+    remembers: ClassVar[tuple[str, ...]] = (*Observing.remembers, "training")
 
     def __init__(self, setting: Setting, options: ImOptions) -> None:
         super().__init__(setting, options)
@@ -63,17 +62,30 @@ class IncrementalMerging(Branched):
         return self.options.head
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
-        yield Step("observe", lambda: self._observe(task, labels), trunk=True)
-        if len(task.classes) > 1:
-            yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
-            yield Step("merge", lambda: self._merge(task, labels), trunk=True)
-        else:  # one class has no cross-entropy gradient: the backbone stays, the head row comes from the class mean
-            yield Step("head from mean", lambda: self._head_from_mean(task, labels), trunk=True)
+        if len(task.classes) == 1:  # which has no cross-entropy gradient
+            yield from self.instant_steps(task, labels)
+            return
+        yield Step("observe", lambda: self._observe(task, labels, needed=self.tasks > 0), trunk=True)
+        yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
+        yield Step("merge", lambda: self._merge(task, labels), trunk=True)
         yield from self.branch_steps(task)
+
+    def instant_steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
+        """The backbone stays, and head rows come from class means."""
+        yield Step("observe", lambda: self._observe(task, labels, needed=True), trunk=True)
+        yield Step("head from mean", lambda: self._heads_from_means(task, labels), trunk=True)
+        yield from self.branch_steps(task)
+
+    def rows_seen(self, images: int) -> tuple[int, int]:
+        views = self.options.looks.views(images)
+        return views, views + self.options.looks.anchors
 
     def statistics_of_task(self) -> None:
         seen = self.observed
-        self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"))
+        self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"), seen.get("images"))
+
+    def statistics_features(self, branch: str) -> Tensor:
+        return self.observed["merged" if self.branch_set.options[branch].statistics == "after" else "tuned"]
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         others, copies = (
@@ -83,13 +95,13 @@ class IncrementalMerging(Branched):
         own = nbytes(self.setting.extractor.tuner.pretrained_tensors())
         return None if others is None else others + copies * self.tuned_bytes() - own
 
-    def _observe(self, task: Task, labels: list[int]) -> None:
-        """Features of the new images under the merged backbone so far: drift is measured from here, once there are
-        classes that can drift."""
+    def _observe(self, task: Task, labels: list[int], needed: bool) -> None:
+        """Features of the new images under the merged backbone so far, where they are needed: drift is measured from
+        here, once there are classes that can drift."""
         self.setting.extractor.load(self.merge.parameters())
-        self.observed = {"labels": torch.tensor(labels)[task.train.labels]}
-        if self.tasks or len(task.classes) == 1:  # the head of a class alone is made from them
-            self.observed["before"] = self._extract(task, "before")
+        self.see(task, labels)
+        if needed:
+            self.observed["before"] = self.extract(task, "before")
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         merged = self.merge.parameters()
@@ -103,28 +115,21 @@ class IncrementalMerging(Branched):
         self.training.finish(task, self.heads, self.heads.new_places(labels))
         tuned = extractor.tensors()
         self.previous = tuned if self.options.init_from == "previous" else {}
-        self.observed["tuned"] = self._extract(task, "tuned")  # for any branch: others may share this trunk
+        self.observed["tuned"] = self.extract(task, "tuned")  # for any branch: others may share this trunk
         self.merge = self.merge.add(tuned)
         extractor.load(self.merge.parameters())
         same = self.options.merge == Last()
-        self.observed["merged"] = self.observed["tuned"] if same else self._extract(task, "merged")
-        self.centre.add(self.observed["merged"])
+        self.observed["merged"] = self.observed["tuned"] if same else self.extract(task, "merged")
+        self.centre.add(self.plain("merged"))
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
-            self.heads.tasks[-1].set_from_means(self._class_means(learnt, "merged"), norm=1.0)
+            self.heads.tasks[-1].set_from_means(self.class_means(learnt, "merged"), norm=1.0)
 
-    def _head_from_mean(self, task: Task, labels: list[int]) -> None:
+    def _heads_from_means(self, task: Task, labels: list[int]) -> None:
         self.observed |= {"tuned": self.observed["before"], "merged": self.observed["before"]}
-        if labels[0] == sum(self.heads.sizes):
-            self.append_mean(self._class_means(labels[0], "before"), task.index)
-        self.centre.add(self.observed["before"])
-
-    def _extract(self, task: Task, when: str) -> Tensor:
-        return self.features(task.train, f"task {task.index + 1}, features {when}")
-
-    def _class_means(self, first: int, when: str) -> Tensor:
-        """Mean features of the task's classes from label `first` on."""
-        labels, features = self.observed["labels"], self.observed[when]
-        return torch.stack([features[labels == label].mean(0) for label in labels.unique().tolist() if label >= first])
+        learnt = sum(self.heads.sizes)
+        if max(labels) >= learnt:
+            self.append_means(self.class_means(learnt, "before"), task.index)
+        self.centre.add(self.plain("before"))
 
     def trunk_state(self) -> State:
         """Of the base only what is not the backbone's own weights, which are there anyway."""

@@ -2,19 +2,24 @@
 
 from typing import ClassVar, Literal
 
+from lca.heads.branch import BranchChoice
+from lca.merging.operators import Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo
-from lca.methods.finetune import SequentialFineTuning, SequentialOptions
+from lca.methods.im import ImOptions, IncrementalMerging
 
 
-class JointOptions(SequentialOptions):
-    name: Literal["joint"] = "joint"
+class JointOptions(ImOptions):
+    name: Literal["joint"] = "joint"  # type: ignore[assignment]
+    merge: OperatorChoice = Last()
+    align: tuple[BranchChoice, ...] = ("none",)  # type: ignore[assignment]
 
 
 @methods.register("joint")
-class Joint(SequentialFineTuning):
+class Joint(IncrementalMerging):
     """Fine-tuning on one task that holds every class. The accuracy after task t counts the classes of tasks 0 to t
-    only, and only those can be predicted, so that its average is comparable."""
+    only, and only those can be predicted, so that its average is comparable. Beside its linear head (`none`) the
+    branches of incremental merging show what other heads would make of the same features."""
 
     info = MethodInfo(
         title="Joint training",

@@ -19,16 +19,23 @@ from lca.registry import Registry
 
 @dataclass(frozen=True)
 class Transport:
-    """A map of feature space: `means` moves points (n, d), `rows` moves factors (k, d) by its linear part."""
+    """A map of feature space: `means` moves points (n, d), `rows` moves factors (k, d) by its linear part, and
+    `residual` is a factor (at most d, d) of the covariance that the map leaves unexplained, where that is wanted."""
 
     means: Callable[[Tensor], Tensor]
     rows: Callable[[Tensor], Tensor]
+    residual: Tensor | None = None
 
 
 class Drift(Options):
     """How old Gaussians follow the backbone; each model adds its own options."""
 
     model: str
+
+    @property
+    def leaves_residual(self) -> bool:
+        """Whether its transports have a residual."""
+        return False
 
     @abstractmethod
     def fit(self, before: Tensor, after: Tensor) -> Transport:
@@ -81,6 +88,13 @@ class Affine(Drift):
     model: Literal["affine"] = "affine"
     strength: float = Field(0.05, gt=0)
     """Ridge penalty, in units of n times the mean feature variance."""
+    residual: bool = False
+    """Whether the old classes gain the covariance Σ_e of what the map does not explain. With y = A x + e the moved
+    covariance is A Σ Aᵀ + Σ_e; without, old classes shrink a little with every task."""
+
+    @property
+    def leaves_residual(self) -> bool:
+        return self.residual
 
     def fit(self, before: Tensor, after: Tensor) -> Transport:
         before, moves = before.double(), (after - before).double()
@@ -90,6 +104,12 @@ class Affine(Drift):
         penalty = self.strength * gram.trace() / size
         penalty = penalty.clamp(min=1e-12) * torch.eye(size, dtype=gram.dtype, device=gram.device)
         correction = torch.linalg.solve(gram + penalty, (before - centre).T @ (moves - shift))
+        residual = None
+        if self.residual:  # divided by what the fit has left of the n - 1 degrees of freedom
+            spent = torch.linalg.solve(gram + penalty, gram).trace()
+            errors = moves - shift - (before - centre) @ correction
+            rows = torch.linalg.qr(errors, mode="r").R
+            residual = (rows / (len(before) - 1 - spent).clamp(min=1).sqrt()).float()
 
         def move_means(means: Tensor) -> Tensor:
             return (means.double() + (means.double() - centre) @ correction + shift).to(means.dtype)
@@ -97,4 +117,4 @@ class Affine(Drift):
         def move_rows(rows: Tensor) -> Tensor:
             return (rows.double() + rows.double() @ correction).to(rows.dtype)
 
-        return Transport(move_means, move_rows)
+        return Transport(move_means, move_rows, residual)

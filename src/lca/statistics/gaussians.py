@@ -8,7 +8,6 @@ is an extra noise term when sampling, never a d x d matrix per class.
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -21,6 +20,8 @@ from torch.nn import functional
 from lca.errors import LcaError
 from lca.files import Part, Stored, without
 from lca.options import Options
+from lca.statistics.drift import Transport
+from lca.statistics.left_out import LeftOut
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,14 @@ class Gaussian:
     factor: Tensor
 
 
-def fit(features: Tensor) -> Gaussian:
-    """The exact Gaussian of features (K, d)."""
-    rows = _contrasts(features.double())
-    return Gaussian(len(features), features.double().mean(0).float(), _triangular(rows).float())
+def fit(features: Tensor, views: int = 1) -> Gaussian:
+    """The exact Gaussian of features (K · views, d) of K images, each seen in so many views.
+
+    The count is that of the images, and the scatter over all views is divided by their number: more views of the same
+    images tell more of the spread, but are no more evidence.
+    """
+    rows = _contrasts(features.double()) / math.sqrt(views)
+    return Gaussian(len(features) // views, features.double().mean(0).float(), _triangular(rows).float())
 
 
 def combine(a: Gaussian, b: Gaussian) -> Gaussian:
@@ -118,13 +123,16 @@ class GaussianMemory(Stored):
         self.classes: dict[int, Gaussian] = {}
         self.shared = _NO_ROWS
         """`shared`: the factor of all classes' scatter together, (at most d, d)."""
+        self.residual = _NO_ROWS
+        """The factor (at most d, d) of the scatter that transports left unexplained: it belongs to no class alone."""
         self._pooled: PooledCovariance | None = None  # until the next change
 
-    def observe(self, label: int, features: Tensor) -> None:
-        """Add features (K, d) of one class. A class seen before is combined: batches and returning classes alike."""
+    def observe(self, label: int, features: Tensor, views: int = 1) -> None:
+        """Add features (K · views, d) of one class, as for `fit`. A class seen before is combined: batches and
+        returning classes alike."""
         if not features.isfinite().all():
             raise LcaError(f"class {label}: {len(features)} features contain NaN or infinity; training diverged")
-        gaussian = fit(features)
+        gaussian = fit(features, views)
         if label in self.classes:
             gaussian = combine(self._with_rows(self.classes[label]), gaussian)
         if self.options.kind == "shared":
@@ -143,23 +151,37 @@ class GaussianMemory(Stored):
         del self.classes[label]
         self.classes = without(label, self.classes)
         self._pooled = None
+        share = math.sqrt(max(self._freedom(), 1) / max(before, 1)) if self.classes else 0.0
+        self.residual = self.residual * share if share else _NO_ROWS
         if self.options.kind == "shared":  # the same covariance, of fewer images
-            share = max(self._freedom(), 1) / max(before, 1)
-            self.shared = self.shared * math.sqrt(share) if self.classes else _NO_ROWS
+            self.shared = self.shared * share if share else _NO_ROWS
 
-    def transport(self, means: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> None:
-        """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part."""
+    def transport(self, move: Transport) -> None:
+        """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part.
+
+        What the map leaves unexplained, the covariance Σ_e of its residuals, every class gains alike. It is kept once
+        for all of them, as the scatter that it adds to the pooled one.
+        """
         for label, old in self.classes.items():
-            moved = rows(self._with_rows(old).factor)
+            moved = move.rows(self._with_rows(old).factor)
             factor = _column_norms(moved) if self.options.kind == "diagonal" else moved.float()
-            self.classes[label] = Gaussian(old.count, means(old.mean[None])[0].float(), factor)
+            self.classes[label] = Gaussian(old.count, move.means(old.mean[None])[0].float(), factor)
         if len(self.shared):
-            self.shared = rows(self.shared).float()
+            self.shared = move.rows(self.shared).float()
+        kept = [move.rows(self.residual)] if len(self.residual) else []
+        if move.residual is not None:
+            kept.append(move.residual * math.sqrt(self._freedom()))
+        if kept:
+            self.residual = _triangular(torch.cat(kept).double()).float()
         self._pooled = None
 
     def means(self) -> Tensor:
         """(classes, d), in label order."""
         return torch.stack([self.classes[label].mean for label in sorted(self.classes)])
+
+    def rows_of(self, label: int) -> Tensor:
+        """The factor of a class as rows (k, d); none of its own where all classes share one."""
+        return self._with_rows(self.classes[label]).factor
 
     def pooled(self) -> PooledCovariance:
         """The covariance shared by all classes."""
@@ -168,18 +190,20 @@ class GaussianMemory(Stored):
         return self._pooled
 
     def _pool(self) -> PooledCovariance:
-        freedom = self._freedom()
+        """Classes of one image have no spread but that of its views: it counts where no class has more than one."""
+        several = [gaussian for gaussian in self.classes.values() if gaussian.count > 1]
         if self.options.kind == "shared":
-            rows = self.shared.double()
-            return PooledCovariance(rows.T @ rows, freedom)
+            factors = [self.shared]
+        else:
+            factors = [self._with_rows(gaussian).factor for gaussian in several or self.classes.values()]
         scatter = torch.zeros((), dtype=torch.float64)
-        for gaussian in self.classes.values():
-            rows = self._with_rows(gaussian).factor.double()
+        for factor in (*factors, *[self.residual] * bool(len(self.residual))):
+            rows = factor.double()
             scatter = scatter.to(rows.device) + rows.T @ rows
-        return PooledCovariance(scatter, freedom)
+        return PooledCovariance(scatter, self._freedom())
 
     def _freedom(self) -> int:
-        return sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values())
+        return sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values()) or len(self.classes)
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw `count` features of every class: (classes, count, d) in label order, and the labels (classes,).
@@ -217,66 +241,82 @@ class GaussianMemory(Stored):
         """Cholesky's L of the pooled, shrunk covariance: L⁻¹ whitens features."""
         return torch.linalg.cholesky(self.pooled().shrunk(SHRINKAGE, self.options.ridge))
 
-    def leave_one_out(self, features: Tensor, labels: Tensor) -> Tensor:
-        """The squared distance of learnt images (n, d) to their own classes, each as if it had not been learnt: (n,).
+    def leave_one_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> Tensor:
+        """The squared distance of learnt images to their own classes, each as if it had not been learnt: (n,).
 
-        A class with one image has no such distance, nor do two images that are all the spread there is: NaN.
+        `images` tells which image each row is a view of, as for `LeftOut.of`; by default each is one. In the scatter's
+        eigenvectors the shrunk covariance is diagonal, and Woodbury's formula takes the loss of an image's rows into
+        account. Where the factors do not hold every image exactly (`diagonal`, rank, energy), only the mean is
+        left-one-out. NaN where nothing is left to measure with: one image, or two of the only class with any spread.
         """
-        apart = features.cpu().double() - self.means().cpu().double()[labels.cpu()]
-        return self._left_out(lambda vectors: (apart @ vectors).square(), labels.cpu())
+        labels, exact = labels.cpu(), self.is_exact
+        without = LeftOut.of(features.cpu(), labels, self.means().cpu(), self.counts(), images)
+        values, vectors = (each.cpu() for each in self.pooled().spectrum)
+        freedom = max(self.pooled().freedom - exact, 1)
+        apart, lost = without.apart @ vectors, without.lost @ vectors * exact
+        gone = lost.square().sum((1, 2))
+        share = (1 - SHRINKAGE) / freedom
+        level = SHRINKAGE * (values.sum() - gone) / (freedom * len(values)) + self.options.ridge + _FLOOR
+        spectrum = share * values.clamp(min=0) + level[:, None]
+        scaled = lost / spectrum[:, None]
+        across = (scaled @ apart[:, :, None])[:, :, 0]
+        left, axes = torch.linalg.eigh(torch.eye(lost.shape[1]).to(lost) - share * scaled @ lost.mT)
+        gained = (axes.mT @ across[:, :, None])[:, :, 0].square() / left.clamp(min=1e-6)  # positive, but for rounding
+        distances = (apart.square() / spectrum).sum(1) + share * gained.sum(1)
+        measurable = (without.left > 0) & (values.sum() - gone >= 1e-6 * values.sum())
+        return distances.where(measurable, torch.nan).float()
 
-    def nearest_left_out(self, features: Tensor, labels: Tensor) -> Tensor:
+    def nearest_left_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> Tensor:
         """The squared distance of learnt images to the nearest class, their own one as if they had not been learnt.
 
         This is what a new image is asked, too: how far it lies from every class. (n,), NaN as in `leave_one_out`.
         """
-        others = self.mahalanobis(features.cpu()).scatter(1, labels.cpu()[:, None], torch.inf).amin(1)
-        return torch.minimum(self.leave_one_out(features, labels), others)
+        alone = self.leave_one_out(features, labels, images)
+        plain, own = features[: len(alone)].cpu(), labels[: len(alone)].cpu()
+        others = self.mahalanobis(plain).scatter(1, own[:, None], torch.inf).amin(1)
+        return torch.minimum(alone, others)
 
     def typical_distances(self) -> Tensor:
         """The leave-one-out distance of an image that lies as far from its class as its images do on average:
-        (classes,), from the stored Gaussians alone. NaN for a class with one image."""
-        labels = sorted(self.classes)
-
-        def mean_squares(vectors: Tensor) -> Tensor:
-            if self.options.kind == "shared":  # no class has rows of its own
-                common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self._freedom(), 1)
-                counts = torch.tensor([[self.classes[label].count] for label in labels], dtype=torch.float64)
-                return common * (counts - int(self.options.unbiased)) / counts
-            own = (self._with_rows(self.classes[label]) for label in labels)
-            return torch.stack([(each.factor.cpu().double() @ vectors).square().sum(0) / each.count for each in own])
-
-        return self._left_out(mean_squares, torch.arange(len(labels)))
-
-    def _left_out(self, squares: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
-        """Leave-one-out distances from the squared coordinates (n, d) of u = x - μ in given directions (d, d).
+        (classes,), from the stored Gaussians alone. NaN for a class with one image.
 
         Without an image, the mean of its class moves by -u/(K - 1), so the image lies K/(K - 1) u away from it, and the
-        pooled scatter loses K/(K - 1) u uᵀ. In the scatter's eigenvectors the shrunk covariance without that loss is
-        diagonal, and Sherman and Morrison's formula takes the loss into account: q / (1 - k q). Where the factors do
-        not hold every image exactly (`diagonal`, rank, energy), only the mean is left-one-out. NaN where nothing is
-        left to measure with: one image, or two of the only class with any spread.
+        pooled scatter loses K/(K - 1) u uᵀ. Sherman and Morrison's formula takes the loss into account: q / (1 - k q).
         """
-        pooled, kind = self.pooled(), self.options
-        counts = torch.tensor([self.classes[label].count for label in sorted(self.classes)], dtype=torch.float64)
-        without = counts[labels] / (counts[labels] - 1)
-        exact = kind.kind != "diagonal" and kind.rank is None and kind.energy is None
+        pooled, kind, labels = self.pooled(), self.options, sorted(self.classes)
+        counts, exact = self.counts().double(), self.is_exact
+        without = counts / (counts - 1)
         freedom = max(pooled.freedom - exact, 1)
         values, vectors = (each.cpu() for each in pooled.spectrum)
-        coordinates = squares(vectors)
+        if kind.kind == "shared":  # no class has rows of its own
+            common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self._freedom(), 1)
+            coordinates = common * (counts[:, None] - int(kind.unbiased)) / counts[:, None]
+        else:
+            own = (self._with_rows(self.classes[label]) for label in labels)
+            rows = [(each.factor.cpu().double() @ vectors).square().sum(0) / each.count for each in own]
+            coordinates = torch.stack(rows)
         lost = without * coordinates.sum(1) if exact else torch.zeros_like(without)
         level = SHRINKAGE * (values.sum() - lost) / (freedom * len(values)) + kind.ridge + _FLOOR
         spectrum = (1 - SHRINKAGE) * values.clamp(min=0) / freedom + level[:, None]
         distances = (coordinates / spectrum).sum(1)
         loss = (1 - SHRINKAGE) * without / freedom if exact else torch.zeros_like(without)
         left = (1 - loss * distances).clamp(min=1e-6)  # it is positive, but for rounding
-        measurable = (counts[labels] > 1) & (values.sum() - lost >= 1e-6 * values.sum())
+        measurable = (counts > 1) & (values.sum() - lost >= 1e-6 * values.sum())
         return (without.square() * distances / left).where(measurable, torch.nan).float()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the factors hold every image exactly."""
+        return self.options.kind != "diagonal" and self.options.rank is None and self.options.energy is None
+
+    def counts(self) -> Tensor:
+        """Images of every class, in label order: (classes,)."""
+        return torch.tensor([self.classes[label].count for label in sorted(self.classes)])
 
     def to(self, device: torch.device) -> "GaussianMemory":
         """The same Gaussians on a device."""
         moved = GaussianMemory(self.options)
-        moved.shared = self.shared.to(device)
+        moved.shared, moved.residual = self.shared.to(device), self.residual.to(device)
         for label, old in self.classes.items():
             moved.classes[label] = Gaussian(old.count, old.mean.to(device), old.factor.to(device))
         return moved
@@ -290,13 +330,15 @@ class GaussianMemory(Stored):
         return 4 * width * (classes * (1 + rows) + common)
 
     def state(self) -> tuple[Part, dict[str, Any]]:
-        part: Part = {"shared": self.shared} if self.shared.ndim == 2 else {}
+        common = {"shared": self.shared, "residual": self.residual}
+        part: Part = {name: rows for name, rows in common.items() if rows.ndim == 2}
         for label, gaussian in self.classes.items():
             part[f"{label}.mean"], part[f"{label}.factor"] = gaussian.mean, gaussian.factor
         return part, {"counts": {str(label): gaussian.count for label, gaussian in self.classes.items()}}
 
     def load(self, part: Part, meta: Any = None) -> None:
-        self.shared, self._pooled = part.get("shared", _NO_ROWS), None
+        self.shared, self.residual = (part.get(name, _NO_ROWS) for name in ("shared", "residual"))
+        self._pooled = None
         self.classes = {
             int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])
             for label, count in meta["counts"].items()
