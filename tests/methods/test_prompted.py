@@ -38,6 +38,29 @@ def prompted(model, rows):
         return model.extractor.eval()(views(model))
 
 
+def keyed(model, chosen):
+    """The model with keys of which one or the other is nearest to each image; the first one is a hundred times as long.
+
+    With b at right angles to a, and q b = 1 for the images of the one and -1 for those of the other, they are a + b
+    and a - b: equally long before the first one is lengthened.
+    """
+    query = plain_query(model).double()
+    apart = torch.linalg.pinv(query) @ (1 - 2 * torch.tensor(chosen, dtype=torch.float64))
+    along = query.mean(0) - (query.mean(0) @ apart) / apart.square().sum() * apart
+    apart = apart * along.norm() / apart.norm()
+    model.method.prompts["key.0"].data = 100 * (along + apart).float()
+    model.method.prompts["key.1"].data = (along - apart).float()
+    return model
+
+
+def prefixed(model, chosen):
+    """Features with the task prefixes that are chosen for the images."""
+    prompts = {name: each.detach() for name, each in model.method.prompts.items()}
+    return prompted(
+        model, {0: prompts["general.0"], 1: torch.stack([prompts[f"expert.1.{number}"] for number in chosen])}
+    )
+
+
 def test_the_backbone_and_its_tuner_stay_as_they_were():
     fresh = tiny.classifier(tiny.recipe(method={"name": "coda_prompt", **CODA}))
     for name, options in (("coda_prompt", CODA), ("dualprompt", DUAL)):
@@ -81,17 +104,69 @@ def test_new_components_are_orthogonal_while_there_is_room():
 
 
 def test_dualprompt_takes_the_prefix_of_the_nearest_key():
-    model = taught("dualprompt", **DUAL)
-    prompts, query = {name: each.detach() for name, each in model.method.prompts.items()}, plain_query(model)
-    keys = torch.stack([prompts["key.0"], prompts["key.1"]])
-    chosen = functional.cosine_similarity(query[:, None], keys[None], dim=2).argmax(1)
-    rows = {
-        0: prompts["general.0"],
-        1: torch.stack([prompts[f"expert.1.{entry}"] for entry in chosen.tolist()]),
-    }
-    torch.testing.assert_close(model.method.embed(views(model), ""), prompted(model, rows), rtol=0, atol=1e-5)
-    voted = taught("dualprompt", **DUAL, batch_vote=True)
-    assert voted.method.rows(query)[1].flatten(1).unique(dim=0).shape[0] == 1
+    """By cosine: the longer key, which has the larger product with every query, gets one image of six."""
+    model = keyed(taught("dualprompt", **DUAL), chosen := [1, 0, 1, 1, 1, 1])
+    query = plain_query(model)
+    assert (query @ torch.stack(model.method.pool("key")).T).argmax(1).tolist() == [0] * 6
+    torch.testing.assert_close(model.method.embed(views(model), ""), prefixed(model, chosen), rtol=0, atol=1e-5)
+    for other in ([0] * 6, [1] * 6, [1 - each for each in chosen]):
+        assert not torch.allclose(prefixed(model, chosen), prefixed(model, other), atol=1e-3)
+
+
+@pytest.mark.parametrize(("chosen", "voted"), [([0, 1, 1, 1, 0, 1], 1), ([0, 1, 0, 0, 0, 1], 0)])
+def test_a_batch_of_dualprompt_votes_if_it_is_asked_to(chosen, voted):
+    """All images get the prefix that most of them would choose alone, be it the first or the last."""
+    model = keyed(taught("dualprompt", **DUAL, batch_vote=True), chosen)
+    together = model.method.embed(views(model), "")
+    torch.testing.assert_close(together, prefixed(model, [voted] * 6), rtol=0, atol=1e-5)
+    alone = torch.cat([model.method.embed(each[None], "") for each in views(model)])
+    torch.testing.assert_close(alone, prefixed(model, chosen), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.1, 3.0])
+def test_the_loss_of_dualprompt(pull):
+    """Cross-entropy with the prefix of the task, whatever the keys say, less the cosines with the task's key."""
+    model = keyed(taught("dualprompt", **DUAL, pull=pull), [0, 0, 0, 0, 1, 1])
+    query, labels = plain_query(model), torch.tensor([0, 0, 0, 1, 1, 1])
+    head = model.method.heads.new_head(2, torch.Generator().manual_seed(0))
+    key = model.method.prompts["key.1"].detach()
+    cosines = [float(each @ key / (each.norm() * key.norm())) for each in query]
+    assert sum(cosines) / 6 > 0.1
+    logits = head(prefixed(model, [1] * 6))
+    expected = functional.cross_entropy(logits, labels) - pull * sum(cosines) / 6
+    loss, found = model.method.training.loss(views(model), labels, head, None)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, logits, rtol=0, atol=1e-5)
+
+
+def test_the_published_pool_of_dualprompt_offers_what_no_task_has_trained():
+    usual, pool = (taught("dualprompt", **DUAL, reference_pool=on) for on in (False, True))
+    names = [f"{what}.{number}" for what in ("key", "expert.1") for number in (0, 1)]
+    spare = [f"spare.{what}.{number}" for what in ("key", "expert.1") for number in range(2, 10)]
+    assert set(usual.method.prompts) == {"general.0", *names}
+    assert set(pool.method.prompts) == {"general.0", *names, *spare}
+    assert set(pool.method.trained()) == {"general.0", "key.1", "expert.1.1"}
+    query = plain_query(pool)
+    before = prefixed(keyed(pool, [0, 0, 0, 0, 1, 1]), [0, 0, 0, 0, 1, 1])
+    for name in spare[:8]:
+        pool.method.prompts[name].data = -query.mean(0)
+    torch.testing.assert_close(pool.method.embed(views(pool), ""), before, rtol=0, atol=1e-5)
+    pool.method.prompts["spare.key.7"].data = 0.01 * query[5]
+    rows = pool.method.rows(query)[1]
+    assert torch.equal(rows, pool.method.prompts["spare.expert.1.7"].expand_as(rows))
+    assert not torch.allclose(pool.method.embed(views(pool), ""), before, atol=1e-3)
+
+
+def test_the_published_pool_is_used_up_entry_by_entry():
+    model = taught("dualprompt", TASKS[:1], **DUAL, reference_pool=True)
+    method, keys = model.method, {}
+    for task in range(1, 11):
+        keys |= {name: each.detach().clone() for name, each in method.prompts.items() if name.startswith("spare.key")}
+        method.grow(task)
+        assert len(method.pool("key")) == task + 1
+        assert len(method._offered("key")) == len(method._offered("expert.1")) == max(task + 1, 10)
+        assert sum(each.numel() for each in method.prompts.values()) == method.values(task + 1)
+    assert all(torch.equal(method.prompts[f"key.{number}"], keys[f"spare.key.{number}"]) for number in range(1, 10))
 
 
 def test_a_new_task_of_dualprompt_starts_from_the_last_prefix_and_leaves_it():
@@ -123,6 +198,7 @@ CHANGES = {
             {"general_layers": (1,), "expert_layers": (0,)},
             {"head": {"bias": False}},
             {"reference_reshape": True},
+            {"reference_pool": True},
         ],
     ),
 }

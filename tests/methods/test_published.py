@@ -1,4 +1,4 @@
-"""The learning rates that a method's defaults give, epoch by epoch, are those of the published code."""
+"""What a method's defaults give is what the published code has: learning rates epoch by epoch, and constants."""
 
 import math
 
@@ -63,3 +63,38 @@ def test_coda_prompt_descends_a_quarter_of_a_cosine_from_the_second_epoch_on(cha
 
 def test_coda_prompt_with_one_epoch_has_its_full_rate():
     assert ours("coda_prompt", "training.epochs=1")[1] == [0.001]
+
+
+# Constants
+
+
+def test_slca_aligns_for_three_epochs_and_shortens_old_means_by_up_to_a_tenth():
+    (align,) = load_recipe("slca", ["method.align=[slca]"]).method.align
+    assert (align.epochs, align.mean_decay, align.logit_norm, align.samples) == (3, 0.1, 0.1, 256)
+    assert (align.lr, align.batch_size, align.weight_decay, align.start) == (0.01, 256, 5e-4, "restart")
+
+
+def test_mos_merges_by_a_tenth_and_keeps_features_apart_by_a_tenth():
+    recipe = load_recipe("mos")
+    assert (recipe.method.momentum, recipe.method.orthogonality) == (0.1, 0.1)
+    assert (recipe.tuning.name, recipe.tuning.bottleneck, recipe.training.batch_size) == ("adapter", 16, 48)
+    assert recipe.training.tuner_lr == 10 * recipe.training.lr
+
+
+def test_what_methods_with_prompts_are_published_with():
+    l2p, dual = (load_recipe(name) for name in ("l2p", "dualprompt"))
+    assert (l2p.method.pull, l2p.method.pool_size, l2p.method.top_k, l2p.method.tokens) == (0.1, 10, 5, 5)
+    assert (l2p.training.epochs, l2p.training.batch_size, l2p.training.lr) == (5, 16, 0.001875)
+    assert (dual.method.pull, dual.method.tokens) == (0.1, 5)
+    assert (dual.method.general_layers, dual.method.expert_layers) == ((0, 1), (2, 3, 4))
+    assert (dual.training.epochs, dual.training.batch_size, dual.training.lr) == (5, 24, 0.001)
+    coda = load_recipe("coda_prompt")
+    assert (coda.training.epochs, coda.training.batch_size, coda.training.lr) == (20, 128, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "bottleneck"), [("aper", 64), ("ease", 64), ("fecam", 64), ("mos", 16), ("ranpac", 64), ("tuna", 16)]
+)
+def test_adapters_add_a_tenth_of_what_they_compute(name, bottleneck):
+    tuning = load_recipe(name).tuning
+    assert (tuning.name, tuning.bottleneck, tuning.scale, tuning.dropout) == ("adapter", bottleneck, 0.1, 0.1)

@@ -1,5 +1,6 @@
 """DualPrompt: one prefix for everything in the first blocks, one for every task in the next, chosen by the image."""
 
+from itertools import product
 from typing import ClassVar, Literal
 
 import torch
@@ -14,6 +15,10 @@ from lca.methods._prompted import ADAM, Prompted, PromptedOptions
 from lca.tuning.base import uniform
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks
+
+
+POOL = 10
+"""Entries of the published pool, each a prefix and its key."""
 
 
 class DualPromptOptions(PromptedOptions):
@@ -33,12 +38,18 @@ class DualPromptOptions(PromptedOptions):
     (keys and values, images) and read as (images, keys and values). Where all images have the same prefix, the first
     half of the batch gets its keys also as values, the second half its values also as keys. Answers then depend on the
     batch."""
+    reference_pool: bool = False
+    """Choose among ten entries from the first task on, as the published code does, those that no task has trained
+    among them: an image may then get a prefix of random numbers. From the eleventh task on there are as many as tasks.
+    Without it an image chooses among the entries that tasks have trained."""
 
 
 @methods.register("dualprompt")
 class DualPrompt(Prompted):
     """Prompt tuning by prefixes (the published kind). While a task is learnt its own prefix is used; afterwards the one
-    whose key is nearest to the image's query by cosine. A new task's prefix starts from the last one's."""
+    whose key is nearest to the image's query by cosine, among those of the tasks so far: the published code also offers
+    the entries of its pool that no task has trained yet, which `reference_pool` reproduces. A new task's prefix starts
+    from the last one's."""
 
     info = MethodInfo(
         title="DualPrompt",
@@ -67,15 +78,21 @@ class DualPrompt(Prompted):
         return f"method.{on[0]}" if on else super().couples_images()
 
     def grow(self, task: int) -> None:
-        entry, width = self._entries(), self.setting.extractor.width
-        random = self.setting.generator("prompts", task)
-        shape = (2, self.options.tokens, width)
+        entry, random = self._entries(), self.setting.generator("prompts", task)
+        prefix, key = (2, self.options.tokens, self.setting.extractor.width), (self.setting.extractor.width,)
         for layer in self.general if entry == 0 else ():
-            self.add(f"general.{layer}", uniform(shape, 1.0, random))
+            self.add(f"general.{layer}", uniform(prefix, 1.0, random))
         for layer in self.expert:
             last = self.prompts.get(f"expert.{layer}.{entry - 1}")
-            self.add(f"expert.{layer}.{entry}", uniform(shape, 1.0, random) if last is None else last.detach().clone())
-        self.add(f"key.{entry}", uniform((width,), 1.0, random))
+            self.add(f"expert.{layer}.{entry}", uniform(prefix, 1.0, random) if last is None else last.detach().clone())
+        spare = self.prompts.get(f"spare.key.{entry}")
+        self.add(f"key.{entry}", uniform(key, 1.0, random) if spare is None else spare.detach().clone())
+        names = ["key", *(f"expert.{layer}" for layer in self.expert)]
+        for name in names:
+            self.prompts.pop(f"spare.{name}.{entry}", None)
+        if self.options.reference_pool and entry == 0:
+            for number, name in product(range(1, POOL), names):
+                self.add(f"spare.{name}.{number}", uniform(key if name == "key" else prefix, 1.0, random))
 
     def trained(self) -> dict[str, nn.Parameter]:
         newest = f".{self._entries() - 1}"
@@ -93,23 +110,29 @@ class DualPrompt(Prompted):
     def rows(self, query: Tensor) -> dict[int, Tensor]:
         if not self.prompts:
             return {}
-        keys = torch.stack(self.pool("key"))
+        keys = self._offered("key")
         chosen = (functional.normalize(query) @ functional.normalize(keys).T).argmax(1)
         if self.options.batch_vote:
             chosen = chosen.mode().values.expand(query.shape[0])
         return self._rows(chosen)
 
     def values(self, tasks: int) -> int:
-        prefixes = (len(self.general) if tasks else 0) + tasks * len(self.expert)
-        return (prefixes * 2 * self.options.tokens + tasks) * self.setting.extractor.width
+        entries = max(tasks, POOL) if tasks and self.options.reference_pool else tasks
+        prefixes = (len(self.general) if tasks else 0) + entries * len(self.expert)
+        return (prefixes * 2 * self.options.tokens + entries) * self.setting.extractor.width
 
     def _rows(self, chosen: Tensor) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {layer: self.prompts[f"general.{layer}"] for layer in self.general}
         for layer in self.expert:
-            found[layer] = torch.stack(self.pool(f"expert.{layer}"))[chosen]
+            found[layer] = self._offered(f"expert.{layer}")[chosen]
             if self.options.reference_reshape:
                 found[layer] = found[layer].transpose(0, 1).reshape(found[layer].shape)
         return found
+
+    def _offered(self, name: str) -> Tensor:
+        """The keys or the prefixes among which images choose: those of the tasks, then those no task has trained."""
+        spare = sorted(each for each in self.prompts if each.startswith(f"spare.{name}."))
+        return torch.stack([*self.pool(name), *(self.prompts[each] for each in spare)])
 
     def _entries(self) -> int:
         return len(self.pool("key"))

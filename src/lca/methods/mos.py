@@ -39,7 +39,8 @@ class MosOptions(BranchedOptions):
     momentum: float = Field(0.1, ge=0, le=1)
     """m: after a step, what is tuned becomes (1 - m) w + m (mean of the earlier subspaces)."""
     repeated_ema: bool = False
-    """Do this also once per block within every forward pass, as the published code does in effect."""
+    """Do this also once per block within every forward pass of training, as the published code does in effect. It does
+    so in every other pass, too: from the second task's statistics on, its tensors are others than ours."""
 
 
 def orthogonality(means: Tensor, features: Tensor) -> Tensor:
@@ -116,9 +117,12 @@ class Mos(AlignedSubspaces):
 
     Any tuner does; the published one is `adapter` with bottleneck 16, and its `training.tuner_lr` is ten times the
     head's `lr`. The published code merges once per block within every forward pass: while it trains, which
-    `repeated_ema` reproduces, and also while it takes statistics and answers, where it changes the stored subspaces
-    with every batch. Here a stored subspace never changes. Nor do heads of old tasks while a new one is trained, which
-    the published weight decay shrinks a little, and class means are taken without dropout.
+    `repeated_ema` reproduces, and also while it takes statistics, where it changes the current tuner with every batch,
+    and while it answers, where it changes the stored subspaces. Here neither changes anything: the merges of
+    `repeated_ema` are as published up to the end of the second task's training and no longer, since the second task's
+    statistics and all that follows stand there on tensors that were merged meanwhile. Nor do heads of old tasks change
+    while a new one is trained, which the published weight decay shrinks a little, and class means are taken without
+    dropout.
     """
 
     info = MethodInfo(
