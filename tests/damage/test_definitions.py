@@ -461,6 +461,20 @@ def test_water_brightens_mud_darkens_and_no_drops_change_nothing():
     assert torch.equal(spatter.watered(images, torch.zeros(4, 1, 32, 32, dtype=torch.float64), 0.5), images)
 
 
+def test_thick_water_stays_thick():
+    """Only at severity 3; published eight bits would wrap there, 1.02 of the largest level to 4 of 255."""
+    images = flat(100, count=1000)
+    for severity, share in ((1, 0.0), (2, 0.0), (3, 0.2)):
+        mean, spread, sigma, threshold, *_ = spatter.SPATTER[32][severity - 1]
+        thick = spatter.drop_layer(images, (mean, spread), sigma, threshold, draws(1000)) > 1
+        assert float(thick.flatten(1).any(1).double().mean()) == pytest.approx(share, abs=0.04 if share else 0)
+    drops = torch.zeros(2, 1, 32, 32, dtype=torch.float64)
+    drops[:, :, 8:24, 8:24] = torch.tensor([1.0, 1.02])[:, None, None, None]
+    full, above = spatter.watered(images[:2], drops, 0.5)
+    assert full.amax() > 150
+    assert torch.equal(full, above)
+
+
 # statistics of the published code on 200 CIFAR images, of which ours differ: shares and orders only
 
 

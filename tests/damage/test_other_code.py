@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from lca.damage import blur, digital, noise, weather
+from lca.damage import blur, digital, filters, noise, perturbations, weather
 from lca.damage.corruptions import corrupt
 from lca.damage.draws import Draws
 from photographs import photographs
@@ -31,14 +31,15 @@ def smooth(x, sigma, cut=4.0, mode="nearest"):
 
 def motion(layers, radius, sigma, degrees):
     """ImageMagick's motion blur of (channels, h, w) in levels, pixel by pixel along the taps."""
-    taps = np.arange(2 * math.ceil(radius) + 1)
+    length = 2 * math.ceil(radius) + 1
+    along = length * math.sin(math.pi * degrees / 180), length * math.cos(math.pi * degrees / 180)
+    taps = np.arange(length)
     weights = np.exp(-(taps**2) / (2 * sigma**2))
     height, width = layers.shape[1:]
     rows, columns = np.mgrid[:height, :width]
     total = np.zeros(layers.shape)
     for tap, weight in zip(taps, weights / weights.sum(), strict=True):
-        down = math.ceil(tap * math.sin(math.radians(degrees)) - 0.5)
-        right = math.ceil(tap * math.cos(math.radians(degrees)) - 0.5)
+        down, right = (math.ceil(tap * each / np.hypot(*along) - 0.5) for each in along)
         total += weight * layers[:, (rows + down).clip(0, height - 1), (columns + right).clip(0, width - 1)]
     return np.floor(total + 0.002)
 
@@ -99,9 +100,18 @@ def zoom_blur(x, severity, random):
 
 def snow(x, severity, random):
     mean, spread, zoom, threshold, radius, sigma, weight = weather.SNOW[x.shape[-1]][severity - 1]
-    layer = zoomed(mean + spread * random.normal(1, *x.shape[1:])[0].numpy(), zoom)
+    layer = flakes(mean + spread * random.normal(1, *x.shape[1:])[0].numpy(), zoom, threshold)
+    return snowed(x, layer, radius, sigma, float(random.uniform(low=-135, high=-45)), weight)
+
+
+def flakes(field, zoom, threshold):
+    layer = zoomed(field, zoom)
     layer[layer < threshold] = 0
-    layer = motion(floor(layer), radius, sigma, float(random.uniform(low=-135, high=-45))) / 255
+    return floor(layer)
+
+
+def snowed(x, layer, radius, sigma, degrees, weight):
+    layer = motion(layer, radius, sigma, degrees) / 255
     grey = (0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2])[None]
     return floor(weight * x + (1 - weight) * np.maximum(x, grey * 1.5 + 0.5) + layer + np.rot90(layer, 2, (1, 2)))
 
@@ -178,3 +188,28 @@ def test_a_corruption_is_the_published_one(name, size):
         unlike = ours != expected
         assert np.abs(ours - expected).max() <= 1, severity  # a value that is whole but for rounding
         assert unlike.mean() < 2e-4, severity
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_frame_of_snow_is_the_published_one(size):
+    """The sines of the first and the last frame are -1/2: rounding decides where odd taps read."""
+    image, (spread, zoom, radius, sigma) = photographs(size, size, 1), perturbations.SNOW[size]
+    random = Draws.of(0, "perturbation snow", 1, [0], "cpu")
+    layer = flakes(0.05 + spread * random.normal(1, size, size)[0].numpy(), zoom, 0.5)
+    frames = perturbations.perturb(image, "snow")[0].numpy().astype(int)
+    for frame in (0, 1, 15, 30):
+        expected = snowed(image[0].numpy() / 255, layer, radius, sigma, 4 * frame - 150, 0.85).astype(int)
+        assert np.abs(frames[frame] - expected).max() <= 1, frame
+        assert (frames[frame] != expected).mean() < 2e-4, frame
+
+
+@pytest.mark.parametrize("radius", [3, 6, 8, 9, 10, 12, 14, 15, 20])
+def test_motion_blur_reads_where_imagemagick_does_at_every_whole_angle(radius):
+    length, degrees = 2 * radius + 1, [float(each) for each in range(-180, 181)]
+    for offsets, function in zip(filters.motion_offsets(length, degrees), (math.sin, math.cos), strict=True):
+        for row, angle in zip(offsets.tolist(), (math.pi * each / 180 for each in degrees), strict=True):
+            whole = np.hypot(length * math.sin(angle), length * math.cos(angle))
+            assert row == [math.ceil(tap * (length * function(angle)) / whole - 0.5) for tap in range(length)]
+    plain = [math.ceil(tap * math.sin(math.pi * -30 / 180) - 0.5) for tap in range(length)]
+    down = filters.motion_offsets(length, [-30.0])[0][0].tolist()
+    assert (down == plain) == (radius in {3, 6, 12, 14})

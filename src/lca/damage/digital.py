@@ -80,7 +80,9 @@ def saturate(images: Tensor, severity: int, draws: Draws) -> Tensor:
 
 
 def elastic_transform(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """A random affine map that shifts three corners by up to δ, then shifts of every pixel by a smooth field."""
+    """A random affine map that shifts three corners by up to δ, then shifts of every pixel by a smooth field.
+
+    The map reads at exact places, as OpenCV does from version 5 on; earlier ones round them to 1/32 pixel."""
     (amplitude, smoothness, shift), factor = constants(ELASTIC, images, severity)
     pixels = constants(ELASTIC_UNIT, images, severity)[0] * factor
     height, width = images.shape[2:]

@@ -4,6 +4,7 @@ A filter along one axis, with its border, is a small matrix, so a whole batch is
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -78,17 +79,29 @@ def zoom_matrix(length: int, factor: float) -> Tensor:
     return matrix
 
 
+def motion_offsets(taps: int, degrees: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """⌈i (w sin θ) / hypot(w sin θ, w cos θ) − ½⌉ for the taps i = 0 .. w − 1 of every angle, and with cos: (n, w).
+
+    The length w is there because ImageMagick has it: it changes nothing but the rounding, which decides ties, as those
+    of sin θ = −½.
+    """
+    angles = [math.pi * each / 180 for each in degrees]
+    ends = [(taps * math.sin(angle), taps * math.cos(angle)) for angle in angles]
+    rows = [(*end, math.hypot(*end)) for end in ends]
+    down, right, length = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3, 1).unbind(1)
+    steps = torch.arange(taps, dtype=torch.float64)
+    return (steps * down / length - 0.5).ceil().long(), (steps * right / length - 0.5).ceil().long()
+
+
 def motion_blur(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
     """One-sided blur along a line at an angle (n,) for each image, as ImageMagick's.
 
     Taps i = 0 .. 2⌈radius⌉ with weights ∝ exp(−i²/2σ²) read (y + ⌈i sin θ − ½⌉, x + ⌈i cos θ − ½⌉), edges repeated.
     """
     height, width = images.shape[-2:]
-    taps = torch.arange(2 * math.ceil(radius) + 1, dtype=torch.float64)
-    weights = [math.exp(-tap * tap / (2 * sigma * sigma)) for tap in range(len(taps))]
-    angles = degrees.to("cpu", torch.float64)[:, None] * (math.pi / 180)
-    down = (taps * angles.sin() - 0.5).ceil().long().to(images.device)
-    right = (taps * angles.cos() - 0.5).ceil().long().to(images.device)
+    taps = 2 * math.ceil(radius) + 1
+    weights = [math.exp(-tap * tap / (2 * sigma * sigma)) for tap in range(taps)]
+    down, right = (each.to(images.device) for each in motion_offsets(taps, degrees.tolist()))
     flat = images.flatten(2)
     result, total = torch.zeros_like(flat), sum(weights)
     for tap, weight in enumerate(weights):

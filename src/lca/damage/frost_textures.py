@@ -1,8 +1,9 @@
 """Four textures that look like frost on a window, generated once from a fixed seed.
 
 They stand for the four different photographs of the published corruption, which are not ours to ship, and match what
-was measured on these: mean and spread of the colours, percentiles of grey, and a correlation that falls slowly with
-distance. They close on themselves at the edges, so an image of any size can be cut out anywhere.
+was measured on these: mean and spread of the colours, quartiles of grey, and a correlation that falls slowly with
+distance. They miss the photographs' tails and part of what varies slowly: `paper/frost.py` shows how much. They close
+on themselves at the edges, so an image of any size can be cut out anywhere.
 """
 
 from dataclasses import dataclass

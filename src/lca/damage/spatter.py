@@ -72,7 +72,11 @@ def drop_layer(images: Tensor, field: tuple[float, float], sigma: float, thresho
 
 
 def watered(images: Tensor, drops: Tensor, strength: float) -> Tensor:
-    """x + m·c: the drops' thickness times a relief of their distance to the rims, largest value `strength`."""
+    """x + m·c: the drops' thickness times a relief of their distance to the rims, largest value `strength`.
+
+    A thickness above 1 counts as 1. The published code casts it to 8 bits, where it wraps to almost no water; that
+    happens at severity 3 alone, whose field is wide beside its smoothing.
+    """
     thickness = levels(drops)
     light = thickness.double() * relief(thickness).double()
     brightest = light.amax((1, 2, 3), keepdim=True)

@@ -77,8 +77,8 @@ def snowed(images: Tensor, flakes: Tensor, radius: float, sigma: float, degrees:
 def frost(images: Tensor, severity: int, draws: Draws) -> Tensor:
     """a·x + b·F, with F a random part of a frost texture.
 
-    The published files use photographs that are not ours to ship. Ours are generated, with their colours, histograms
-    and roughness, and taken with their frequencies. Small images see them coarsely, by leaving out pixels.
+    The published files use photographs that are not ours to ship. Ours are generated, with their colours and nearly
+    their histograms and roughness, and taken as often. Small images see them coarsely, by leaving out pixels.
     """
     (weight, amount), factor = constants(FROST, images, severity)
     resolution = min(1.0, FROST_RESOLUTION[tier_of(images)[0]] * factor)

@@ -16,7 +16,6 @@ from lca.tuning.base import uniform
 from lca.tuning.insertion import PrefixAttention, insert_prefix
 from lca.tuning.prefix import Layers, chosen_blocks
 
-
 POOL = 10
 """Entries of the published pool, each a prefix and its key."""
 
