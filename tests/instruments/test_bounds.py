@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from lca.instruments.theory import bounds
-from lca.instruments.theory.bounds import Draws, mean_distance, terms
+from lca.instruments.theory.bounds import Draws, mean_distances, terms
 from lca.instruments.theory.losses import bounded_losses
 
 THRESHOLD = 0.5
@@ -68,11 +68,12 @@ def test_the_clipped_terms_of_two_classes_are_integrals():
     assert float(found.robustness[1]) == pytest.approx(robustness, abs=2e-3)
 
 
-def test_the_mean_distance_is_the_mean_over_all_pairs():
+def test_mean_distances_are_means_over_all_pairs():
     generator = torch.Generator().manual_seed(0)
     for sizes in ((1, 1), (5, 300), (200, 3)):
         one, two = (torch.randn(size, generator=generator).round(decimals=1) for size in sizes)  # with ties
-        assert mean_distance(one, two) == pytest.approx(float((one[:, None] - two).abs().mean()), abs=1e-6)
+        expected = (one.double()[:, None] - two).abs().mean(1)
+        torch.testing.assert_close(mean_distances(one, two), expected, rtol=0, atol=1e-12)
 
 
 def test_the_right_sides_are_their_formulas():
@@ -100,12 +101,53 @@ def test_corollary_1_is_theorem_1_for_equal_counts_and_refuses_others():
         bounds.corollary_1(terms(uneven, uneven, 1.0), 0.05)
 
 
-def test_a_cell_without_samples_is_the_worst_case():
-    drawn = Draws([torch.zeros(4)], [torch.zeros(4, dtype=bool)])
-    fresh = Draws([torch.zeros(4)], [torch.tensor([True, True, False, False])])
-    found = terms(drawn, fresh, 3.0)
-    assert found.robustness.tolist() == found.drawn_inside.tolist() == [3.0]
-    assert bounds.within_cells(found) >= 3.0
+EVERYWHERE, NOWHERE = torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(("drawn_inside", "fresh_inside"), [(NOWHERE, EVERYWHERE), (EVERYWHERE, NOWHERE)])
+@pytest.mark.parametrize("cost", [0.0, 1.0, 3.0])
+def test_a_cell_without_samples_costs_the_largest_loss_and_no_more(cost, drawn_inside, fresh_inside):
+    losses = [torch.full((4,), cost, dtype=torch.float64)]
+    found = terms(Draws(losses, [drawn_inside]), Draws(losses, [fresh_inside]), 3.0)
+    assert float(found.drawn + found.robustness) == float(found.drawn_inside + found.robustness) == 3.0
+    assert bounds.within_cells(found) == 3.0
+    assert bounds.theorem_1(found, 0.05) == 3.0 + bounds.uncertainty(1, 4, 0.05, 3.0)
+
+
+def test_no_bound_is_below_its_loss_by_rounding():
+    """Of losses that are all alike on each side, both sides are the same number."""
+    for number in range(1, 200):
+        drawn = Draws([torch.zeros(3, dtype=torch.float64)], [EVERYWHERE[:3]])
+        fresh = Draws([torch.full((4,), number / 7, dtype=torch.float64)], [EVERYWHERE])
+        found = terms(drawn, fresh, 100.0)
+        assert bounds.without_cells(found) == pytest.approx(float(found.expected), abs=1e-13)
+        assert bounds.within_cells(found) == pytest.approx(float(found.expected), abs=1e-13)
+
+
+@pytest.mark.parametrize("name", ["clipped", "zero-one"])
+def test_standard_errors_are_how_far_repetitions_differ(name):
+    """The same samples D against many fresh ones: what the estimates spread by is what each of them says."""
+    loss = bounded_losses(2.0)[name]
+    drawn, weight = draws(two_classes(25, 7), at_threshold, loss), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    runs = [terms(drawn, draws(two_classes(300, 100 + seed), at_threshold, loss), loss.maximum) for seed in range(200)]
+    for key, value in {
+        "robustness": lambda found: found.robustness @ weight,
+        "inside": lambda found: found.inside.mean(),
+        "expected": lambda found: found.expected.mean(),
+        "within_cells": bounds.within_cells,
+        "without_cells": bounds.without_cells,
+    }.items():
+        spread = torch.tensor([float(value(found)) for found in runs]).std()
+        said = torch.tensor([found.error(key) for found in runs])
+        assert float(said.mean()) == pytest.approx(float(spread), rel=0.2), key
+    uneven = terms(
+        Draws([drawn.losses[0], drawn.losses[1][:5]], [drawn.inside[0], drawn.inside[1][:5]]),
+        draws(two_classes(300, 0), at_threshold, loss),
+        loss.maximum,
+    )
+    parts = uneven.errors["robustness"] * torch.tensor([25 / 30, 5 / 30], dtype=torch.float64)
+    assert uneven.error("robustness") == pytest.approx(float(parts.square().sum().sqrt()))
+    assert uneven.error("expected") == pytest.approx(float(uneven.errors["expected"].square().sum().sqrt()) / 2)
 
 
 @pytest.mark.parametrize("name", ["clipped", "zero-one"])

@@ -1,5 +1,7 @@
 """One classifier: heads that really learnt from D, in many dimensions, against a large fresh sample."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -52,7 +54,7 @@ def test_theorem_2_holds_for_gaussians_that_moved():
         rows, labels = features(seed)
         moved = (rows + 0.3 * torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed)), labels)
         settings, classifier = Settings(samples=2000, added=()), subject(seed)
-        truth = Truth.about(classifier.memory, *moved, 1, settings, Progress())
+        truth = Truth.about(classifier, *moved, settings, Progress())
         found = measure(classifier, (rows, labels), truth, settings, Progress())
         (line,) = found["drift"]
         assert line["at_least"] <= line["estimate"] + 0.03 <= line["at_most"] + 0.06
@@ -96,3 +98,42 @@ def test_the_alignment_loss_is_the_one_of_the_branch():
         pairs = (losses.view(5, 8, 1) - losses.view(5, 1, 8)).abs().sum((1, 2)) / (8 * 7)
         expected = losses.mean() + 0.5 * pairs.mean()
         assert found.alignment_loss(drawn) == pytest.approx(float(expected), abs=1e-5)
+
+
+def losses(settings, **changes):
+    """Everything with fresh samples, of a classifier whose Gaussians moved."""
+    classifier = replace(subject(0), **changes)
+    rows, labels = features(0)
+    truth = Truth.about(classifier, rows + 0.2, labels, settings, Progress())
+    return measure(classifier, (rows, labels), truth, settings, Progress())
+
+
+def test_every_number_from_fresh_samples_says_how_far_it_moves():
+    """Its standard error is what it spreads by over draws of other seeds."""
+    drawn = [losses(Settings(samples=300, seed=seed, added=())) for seed in range(40)]
+
+    def check(values):
+        names = {name.removesuffix("_standard_error") for name in values[0] if name.endswith("_standard_error")}
+        for name in names:
+            spread = torch.tensor([each[name] for each in values]).double().std()
+            said = torch.tensor([each[f"{name}_standard_error"] for each in values]).double().mean()
+            assert 0.6 * spread < said < 1.7 * spread, name
+        return names
+
+    bound = {"theorem_1", "corollary_1", "within_cells", "without_cells", "theorem_2", "theorem_2_corrected"}
+    for name in ("clipped", "zero-one"):
+        found = check([each["losses"][name] for each in drawn])
+        assert found == {"robustness", "gaussians", "true_gaussians", *bound}
+    assert check(drawn) == {"inside_own_cell"}
+    assert check([each["drift"][0] for each in drawn]) == {"estimate"}
+
+
+def test_seeds_draw_for_themselves_and_classifiers_of_a_task_alike():
+    usual = losses(Settings(samples=100, added=()))
+    assert losses(Settings(samples=100, added=())) == usual
+    assert losses(Settings(samples=100, added=()), branch=OPTIONS.model_copy(update={"name": "other"})) == usual
+    other = losses(Settings(samples=100, added=()), seed=1)
+    assert other["losses"]["clipped"]["gaussians"] != usual["losses"]["clipped"]["gaussians"]
+    assert other["losses"]["clipped"]["true_gaussians"] != usual["losses"]["clipped"]["true_gaussians"]
+    assert other["drift"][0]["estimate"] != usual["drift"][0]["estimate"]
+    assert other["drift"][0]["at_most"] == usual["drift"][0]["at_most"]

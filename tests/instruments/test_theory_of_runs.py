@@ -183,7 +183,7 @@ def test_it_is_shown_and_written(folder):
     shown, _ = lca("theory", folder / "all", *QUICKLY, "--branch", "best", "--loss", "zero-one", "--old-data")
     assert "best, zero-one loss (at most 1): Theorem 1" in shown
     assert "Theorem 2" in shown
-    assert re.search(r"Theorem 2\n(.*\n)+? .*\d vacuous", shown)
+    assert re.search(r"Theorem 2\n(.*\n)+? .*\d\)? vacuous", shown)
     assert "clipped loss" not in shown
     file = folder / "all" / "theory.json"
     written = read_json(file)
@@ -211,8 +211,8 @@ def test_of_several_seeds_the_mean_is_shown_and_in_how_many_a_bound_says_nothing
     assert not told
     before, far = after(measured, 2, "lca")["losses"]["zero-one"], after(measured, 2, "lca")["drift"][0]["classes_at_1"]
     assert re.search(rf"3 +10 +16 .* {before['test_images'] + 0.1:.3f} ± 0.141\n", shown)
-    assert re.search(rf"3 .* {far + 2}.0 ± 2.8 of 10 +{before['theorem_2']:.3f} vacuous in 1 of 2 ", shown)
-    assert re.search(r"2 .* \d of 6 +\d.\d{3} vacuous ", shown)
+    assert re.search(rf"3 .* {far + 2}.0 ± 2.8 of 10 +{before['theorem_2']:.3f} \(0\.00\d\) vacuous in 1 of 2 ", shown)
+    assert re.search(r"2 .* \d of 6 +\d\.\d+( \(0\.\d+\))? vacuous ", shown)
     assert lca("theory", tmp_path / "pack.json", *words)[0] == shown
     packed = read_json(tmp_path / "pack.json")["runs"][0]["branches"]["lca"]
     assert [len(each["drift"]) for each in packed] == [1, 1, 6], "only the last task's table shows added variance"
@@ -220,6 +220,45 @@ def test_of_several_seeds_the_mean_is_shown_and_in_how_many_a_bound_says_nothing
     write_json(tmp_path / "cells" / "1" / "theory.json", other)
     with pytest.raises(LcaError, match=r"no seeds of one recipe:\n  settings\.samples: 2000 -> 9"):
         lca("theory", tmp_path)
+
+
+def shown_of(tmp_path, facts, *words):
+    write_json(tmp_path / "theory.json", facts)
+    return lca("theory", tmp_path / "theory.json", "--loss", "zero-one", *words)[0]
+
+
+def test_the_caption_says_what_the_heads_learnt_from(measured, tmp_path):
+    aligned = "L(D): mean loss of the n_i samples of every class that the heads were aligned on"
+    assert f"{aligned}.\n" in shown_of(tmp_path, measured, "--branch", "best")
+    partly = shown_of(tmp_path, measured, "--branch", "lca")
+    assert f"{aligned}; with a star, of as many from which" in partly
+    assert re.search(r"\n +1 +3 +16\* ", partly)
+    assert re.search(r"\n +2 +6 +16 ", partly)
+    closed = shown_of(tmp_path, measured, "--branch", "lda")
+    assert "because the heads did not learn from these" in closed
+    assert aligned not in closed
+    assert len(re.findall(r"\n +\d +\d+ +512\* ", closed)) == 3
+
+
+def test_no_digit_is_shown_that_chance_decides(measured, tmp_path):
+    facts = copy.deepcopy(measured)
+    last = after(facts, 2)
+    losses, drift = last["losses"]["zero-one"], last["drift"][0]
+    last |= {"inside_own_cell": 0.91234, "inside_own_cell_standard_error": 0.031}
+    losses |= {"theorem_1": 0.71239, "theorem_1_standard_error": 0.0231, "gaussians": 0.13579}
+    losses |= {"gaussians_standard_error": 0.0042, "true_gaussians": 0.2468, "true_gaussians_standard_error": 4e-4}
+    losses["vacuous"] = ["theorem_2"]
+    drift |= {"estimate": 0.45678, "estimate_standard_error": 0.3}
+    shown = shown_of(tmp_path, facts, "--branch", "best")
+    for number in ("91 (3) %", "0.71 (0.02)", "0.136 (0.004)", "0.247", "0.5 (0.3)"):
+        assert f" {number} " in shown, number
+    for each in (losses, last, *last["drift"]):  # as files of earlier versions have it
+        for key in [key for key in each if key.endswith("_standard_error") and key != "gaussians_standard_error"]:
+            del each[key]
+    facts["branches"] = {"best": [last]}
+    shown = shown_of(tmp_path, facts)
+    for number in ("91.2 %", "0.712", "0.136 (0.004)", "0.247", "0.457"):
+        assert f" {number} " in shown, number
 
 
 def test_without_old_data_nothing_is_said_about_drift(folder):

@@ -256,18 +256,32 @@ def test_claims_about_kept_models(tmp_path):
     assert judged_runs("gradual", *runs, step=0.04)[1] == "not supported: contradicted"
     assert judged_runs("overlap", overlapping(0.02, 0.03), overlapping(0.021, 0.032))[1] == "supported"
     assert judged_runs("overlap", overlapping(0.03, 0.02), overlapping(0.02, 0.03))[1] == "not supported: undecided"
-    assert judged_runs("theorem 1", bounded(0.3, 0.2), bounded(0.4, 0.3))[1] == "supported"
-    assert judged_runs("theorem 1", bounded(0.3, 0.2), bounded(0.1, 0.3)) == (
-        "L(D) 0.010, ε̄ 0.0200, right side 0.200, error under the Gaussians 0.050, error on test images 0.250",
-        "not supported: contradicted on some-set (error on test images)",
+    terms = "L(D) 0.010, ε̄ 0.0200, right side 0.200"
+    runs = bounded(0.3, 0.2), bounded(0.1, 0.3)
+    assert judged_runs("theorem 1", *runs, error="gaussians") == (
+        f"{terms}, error under the Gaussians 0.050",
+        "supported",
     )
-    assert judged_runs("theorem 1", bounded(0.3, 0.2, gaussians=0.4))[1] == (
-        "not supported: contradicted on some-set (error under the Gaussians)"
+    assert judged_runs("theorem 1", *runs, error="test_images") == (
+        f"{terms}, error on test images 0.250",
+        "not supported: contradicted",
+    )
+    assert judged_runs("theorem 1", bounded(0.3, 0.2), bounded(0.4, 0.3), error="test_images")[1] == "supported"
+    assert judged_runs("theorem 1", bounded(0.3, 0.2, gaussians=0.4), error="gaussians")[1] == (
+        "not supported: contradicted"
     )
     assert judged_runs("theorem 2", bounded(0.3, 0.2, ["theorem_2"]), bounded(0.3, 0.2)) == (
         "vacuous in 1 of 2 runs, TV >= 0.500",
         "not supported: contradicted",
     )
+
+
+def test_what_contradicts_a_conclusion_does_not_contradict_the_theorem():
+    """The verdict of Theorem 1 says that it is about the Gaussians, that of the conclusion about test images."""
+    rows = {claim["of_runs"]["error"]: ledger.line(claim) for claim in CLAIMS if "error" in claim.get("of_runs", {})}
+    assert set(rows) == {"gaussians", "test_images"}
+    assert rows["gaussians"][4].startswith("supported (about the Gaussians;")
+    assert rows["test_images"][4] == "not supported: contradicted (about test images: the conclusion, not the theorem)"
 
 
 def test_what_was_not_run_has_no_verdict(tmp_path):

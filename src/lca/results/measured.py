@@ -102,6 +102,11 @@ AS_TRAINED = "as trained"
 """In a diagnosis, the heads of all tasks before any alignment. No branch has this name, so the trunk answers."""
 
 
+def error_of(name: str) -> str:
+    """The key beside a number's that holds its standard error, where it is a mean over samples drawn at random."""
+    return f"{name}_standard_error"
+
+
 def as_one(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Several runs as one value; a run alone stays as it is."""
     return runs[0] if len(runs) == 1 else {"format": FORMAT, "runs": runs}

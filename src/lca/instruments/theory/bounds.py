@@ -6,7 +6,7 @@ docs/theory.md derives the corrected statements.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +26,24 @@ class Draws:
         losses = [torch.cat(each) for each in zip(*(piece.losses for piece in pieces), strict=True)]
         return cls(losses, [torch.cat(each) for each in zip(*(piece.inside for piece in pieces), strict=True)])
 
+    def mean_loss(self) -> tuple[float, float]:
+        """The mean over classes, and its standard error."""
+        means = [float(each.double().mean()) for each in self.losses]
+        errors = [_standard_error(each.double()) for each in self.losses]
+        return sum(means) / len(means), math.hypot(*errors) / len(errors)
+
+
+SIDES = ("theorem_1", "corollary_1", "within_cells", "without_cells", "theorem_2", "theorem_2_corrected")
+"""The right sides, by their names in JSON."""
+
 
 @dataclass(frozen=True)
 class Terms:
     """What the bounds are made of, (classes,) each, for a loss between 0 and `maximum`.
 
-    A class with no sample inside its cell, drawn or fresh, has no robustness: the expectation is over nothing. Its
-    terms inside are the worst there is.
+    A class with no sample inside its cell, drawn or fresh, has no robustness: the expectation is over nothing. It gets
+    what makes it cost the largest loss, which always suffices: the loss of its drawn samples as that inside, and the
+    rest as robustness.
     """
 
     maximum: float
@@ -50,37 +61,75 @@ class Terms:
     """q_i = N_i(Z_i)"""
     expected: Tensor
     """L(N_i, h)"""
-    error: float
-    """Standard error of the mean of `expected`, which is measured with as many fresh samples as there are."""
+    errors: Mapping[str, Tensor]
+    """Standard errors of what fresh samples estimate, where D is given: `robustness`, `inside`, `expected`, and a
+    class's parts of the bounds `within_cells` and `without_cells`."""
+
+    @property
+    def weights(self) -> Tensor:
+        """n_i/n"""
+        return self.counts / self.counts.sum()
+
+    def error(self, key: str) -> float:
+        """Standard error of the mean over classes, weighted by n_i/n for the robustness: their samples are apart."""
+        weights = self.weights if key == "robustness" else 1 / len(self.counts)
+        return float((weights * self.errors[key]).square().sum().sqrt())
 
 
 def terms(drawn: Draws, fresh: Draws, maximum: float) -> Terms:
     """Measure the terms; expectations over N_i are means over the fresh samples."""
-    kept = [
-        (own[mask], new[also]) if mask.any() and also.any() else None
-        for own, mask, new, also in zip(drawn.losses, drawn.inside, fresh.losses, fresh.inside, strict=True)
+    classes = [
+        _of_class(*each, maximum) for each in zip(drawn.losses, drawn.inside, fresh.losses, fresh.inside, strict=True)
     ]
-    variances = torch.stack([losses.double().var() / len(losses) for losses in fresh.losses])
-    return Terms(
-        maximum,
-        torch.tensor([len(losses) for losses in drawn.losses], dtype=torch.float64),
-        _means(drawn.losses),
-        torch.tensor([maximum if pair is None else float(pair[0].mean()) for pair in kept], dtype=torch.float64),
-        torch.tensor([maximum if pair is None else mean_distance(*pair) for pair in kept], dtype=torch.float64),
-        torch.tensor([mean_distance(*pair) for pair in zip(drawn.losses, fresh.losses, strict=True)]).double(),
-        _means(fresh.inside),
-        _means(fresh.losses),
-        float(variances.sum().sqrt()) / len(variances),
-    )
+    values = {key: torch.tensor([own[0][key] for own in classes], dtype=torch.float64) for key in classes[0][0]}
+    errors = {key: torch.tensor([own[1][key] for own in classes], dtype=torch.float64) for key in classes[0][1]}
+    counts = torch.tensor([len(losses) for losses in drawn.losses], dtype=torch.float64)
+    return Terms(maximum, counts, **values, errors=errors)
 
 
-def mean_distance(one: Tensor, two: Tensor) -> float:
-    """The mean of |a - b| over all pairs, by one sort: Σ_b |a - b| = a (below - above) + (sum above - sum below)."""
+def _of_class(
+    drawn: Tensor, drawn_inside: Tensor, fresh: Tensor, fresh_inside: Tensor, maximum: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The terms of a class, and the standard errors."""
+    drawn, fresh = drawn.double(), fresh.double()
+    distances, mean = mean_distances(fresh, drawn), float(drawn.mean())
+    if drawn_inside.any() and fresh_inside.any():
+        mean_inside = float(drawn[drawn_inside].mean())
+        within = mean_distances(fresh[fresh_inside], drawn[drawn_inside])
+    else:
+        mean_inside, within = mean, fresh.new_tensor([maximum - mean])
+    values = {
+        "drawn": mean,
+        "drawn_inside": mean_inside,
+        "robustness": float(within.mean()),
+        "spread": float(distances.mean()),
+        "inside": float(fresh_inside.double().mean()),
+        "expected": float(fresh.mean()),
+    }
+    costs = torch.full_like(fresh, maximum)  # what every fresh sample adds to the bound with cells
+    costs[fresh_inside] = mean_inside + within
+    samples = {
+        "robustness": within,
+        "inside": fresh_inside.double(),
+        "expected": fresh,
+        "within_cells": costs,
+        "without_cells": distances,
+    }
+    return values, {key: _standard_error(each) for key, each in samples.items()}
+
+
+def _standard_error(samples: Tensor) -> float:
+    """Of the mean of independent samples; one alone has none to tell."""
+    return float(samples.std()) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
+
+
+def mean_distances(one: Tensor, two: Tensor) -> Tensor:
+    """For every a the mean of |a - b| over b, by one sort: Σ_b |a - b| = a (below - above) + sum above - sum below."""
     one, two = one.double(), two.double().sort().values
     below = torch.searchsorted(two, one)
     sums = torch.cat([two.new_zeros(1), two.cumsum(0)])
     total = one * (2 * below - len(two)) + sums[-1] - 2 * sums[below]
-    return max(float(total.mean()) / len(two), 0.0)  # rounding
+    return (total / len(two)).clamp(min=0.0)  # rounding
 
 
 def uncertainty(classes: int, samples: int, delta: float, maximum: float) -> float:
@@ -90,9 +139,8 @@ def uncertainty(classes: int, samples: int, delta: float, maximum: float) -> flo
 
 def theorem_1(found: Terms, delta: float) -> float:
     """As printed: Σ n_i/n (L(D_i, h) + ε̄_i) + uncertainty."""
-    weights = found.counts / found.counts.sum()
-    return float(weights @ (found.drawn + found.robustness)) + uncertainty(
-        len(weights), int(found.counts.sum()), delta, found.maximum
+    return float(found.weights @ (found.drawn + found.robustness)) + uncertainty(
+        len(found.counts), int(found.counts.sum()), delta, found.maximum
     )
 
 
@@ -130,7 +178,3 @@ def theorem_2_corrected(bound: float, total_variation: float, maximum: float) ->
 def is_vacuous(bound: float, maximum: float) -> bool:
     """Whether a bound says nothing: the loss cannot be above its maximum anyway."""
     return bound >= maximum
-
-
-def _means(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack([each.double().mean() for each in values])

@@ -28,6 +28,8 @@ class Distance:
     """TV ≤ sqrt(KL / 2), KL the smaller of the two directions; may be anything."""
     estimate: float | None
     """E_p max(0, 1 - q/p), which is the total variation, by samples of p."""
+    error: float | None
+    """Standard error of the estimate."""
 
     @property
     def at_most(self) -> float:
@@ -63,20 +65,21 @@ class Normal:
 def distance(p: Normal, q: Normal, samples: int, generator: torch.Generator) -> Distance:
     """Of two Gaussians on the device of the generator."""
     if p.equals(q):
-        return Distance(0.0, 0.0, 0.0, 0.0)
+        return Distance(0.0, 0.0, 0.0, 0.0, 0.0)
     if p.is_singular or q.is_singular:
-        return Distance(0.0, 1.0, math.inf, None)
+        return Distance(0.0, 1.0, math.inf, None, None)
     one, two = (MultivariateNormal(each.mean, each.covariance, validate_args=False) for each in (p, q))
     affinity = min(math.exp(log_affinity(one, two)), 1.0)
     divergence = max(min(float(kl_divergence(one, two)), float(kl_divergence(two, one))), 0.0)
     noise = torch.randn(samples, len(p.mean), generator=generator, dtype=torch.float64, device=generator.device)
     points = one.loc + noise @ one.scale_tril.T
-    gain = two.log_prob(points) - one.log_prob(points)
+    excess = (1 - (two.log_prob(points) - one.log_prob(points)).exp()).clamp(min=0)
     return Distance(
         1 - affinity,
         math.sqrt(max(1 - affinity**2, 0.0)),
         math.sqrt(divergence / 2),
-        float((1 - gain.exp()).clamp(min=0).mean()),
+        float(excess.mean()),
+        float(excess.std()) / math.sqrt(samples),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from lca.instruments.theory.divergence import Distance, Normal, covariance, dist
 from lca.instruments.theory.losses import CLIP, BoundedLoss, bounded_losses
 from lca.progress import Progress
 from lca.randomness import generator
+from lca.results.measured import error_of
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 ADDED = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -34,12 +35,19 @@ class Settings:
     samples: int = 4096
     """Fresh samples of every class."""
     seed: int = 0
+    """Of the fresh samples, together with the seed of the run: every seed of a recipe has its own. The classifiers of
+    a task share theirs, both losses, and the distances with more and more variance, so that chance is in none of their
+    differences."""
     delta: float = 0.05
     """The theorems hold with probability 1 - δ."""
     clip: float = CLIP
     """Maximum of the clipped cross-entropy."""
     added: Sequence[float] = ADDED
     """Variances that both Gaussians get in every direction on top of the ridge of the run, beside none."""
+
+    def generator(self, run: int, what: str, task: int, memory: GaussianMemory) -> torch.Generator:
+        """For fresh samples about a task of a run, by its seed; on the device of the Gaussians."""
+        return generator(self.seed, f"{what} of seed {run}", task, device=memory.means().device)
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Subject:
 
     def fresh(self, memory: GaussianMemory, settings: Settings, what: str, progress: Progress) -> dict[str, Draws]:
         """Losses of fresh samples of Gaussians."""
-        randomness = generator(settings.seed, what, self.task, device=memory.means().device)
+        randomness = settings.generator(self.seed, what, self.task, memory)
         sizes = [min(AT_ONCE, settings.samples - start) for start in range(0, settings.samples, AT_ONCE)]
         losses = bounded_losses(settings.clip)
         tracked = progress.track(sizes, f"task {self.task + 1}, {self.branch.name}, samples of {what}", len(sizes))
@@ -116,11 +124,12 @@ class Truth:
 
     @classmethod
     def about(
-        cls, stored: GaussianMemory, features: Tensor, labels: Tensor, task: int, settings: Settings, progress: Progress
+        cls, subject: Subject, features: Tensor, labels: Tensor, settings: Settings, progress: Progress
     ) -> "Truth":
         """Beside the Gaussians stored after a task, on their device."""
+        stored = subject.memory
         true = true_gaussians(features, labels, stored.options).to(stored.means().device)
-        return cls(true, _drift(true, stored, task, settings, progress))
+        return cls(true, _drift(true, subject, settings, progress))
 
 
 @torch.no_grad()
@@ -147,6 +156,7 @@ def measure(
         "alignment_loss": subject.alignment_loss(samples),
         "lambda": subject.options.robustness,
         "inside_own_cell": float(found["clipped"].inside.mean()),
+        error_of("inside_own_cell"): found["clipped"].error("inside"),
         "cells_without_samples": sum(not mask.any() for mask in drawn["clipped"].inside),
         "losses": {name: _terms_and_measured(terms, settings.delta) for name, terms in found.items()},
     }
@@ -156,10 +166,11 @@ def measure(
     if truth is not None:
         facts["drift"] = truth.drift
         for name, each in subject.fresh(truth.gaussians, settings, "true Gaussians", progress).items():
-            facts["losses"][name]["true_gaussians"] = float(torch.stack(list(each.losses)).mean())
+            mean, error = each.mean_loss()
+            facts["losses"][name] |= {"true_gaussians": mean, error_of("true_gaussians"): error}
             sides[name] |= _right_sides_2(sides[name], truth.drift[0]["at_most"], losses[name].maximum)
     for name, own in sides.items():
-        vacuous = [side for side, bound in own.items() if bounds.is_vacuous(bound, losses[name].maximum)]
+        vacuous = [side for side in bounds.SIDES if side in own and bounds.is_vacuous(own[side], losses[name].maximum)]
         facts["losses"][name] |= {**own, "vacuous": vacuous}
     return facts
 
@@ -173,39 +184,42 @@ def true_gaussians(features: Tensor, labels: Tensor, stored: CovarianceOptions) 
 
 
 def _terms_and_measured(found: Terms, delta: float) -> dict[str, float]:
-    weights = found.counts / found.counts.sum()
     return {
         "maximum": found.maximum,
-        "drawn": float(weights @ found.drawn),
-        "robustness": float(weights @ found.robustness),
-        "uncertainty": bounds.uncertainty(len(weights), int(found.counts.sum()), delta, found.maximum),
+        "drawn": float(found.weights @ found.drawn),
+        "robustness": float(found.weights @ found.robustness),
+        error_of("robustness"): found.error("robustness"),
+        "uncertainty": bounds.uncertainty(len(found.counts), int(found.counts.sum()), delta, found.maximum),
         "gaussians": float(found.expected.mean()),
-        "gaussians_standard_error": found.error,
+        error_of("gaussians"): found.error("expected"),
     }
 
 
 def _right_sides_1(found: Terms, delta: float) -> dict[str, float]:
     """Bounds on the loss under the stored Gaussians."""
-    return {
-        "theorem_1": bounds.theorem_1(found, delta),
-        "corollary_1": bounds.corollary_1(found, delta),
-        "within_cells": bounds.within_cells(found),
-        "without_cells": bounds.without_cells(found),
+    sides = {
+        "theorem_1": (bounds.theorem_1(found, delta), "robustness"),
+        "corollary_1": (bounds.corollary_1(found, delta), "robustness"),
+        "within_cells": (bounds.within_cells(found), "within_cells"),
+        "without_cells": (bounds.without_cells(found), "without_cells"),
     }
+    values = {name: value for name, (value, _) in sides.items()}
+    return values | {error_of(name): found.error(key) for name, (_, key) in sides.items()}
 
 
 def _right_sides_2(sides: Mapping[str, float], total_variation: float, maximum: float) -> dict[str, float]:
-    """Bounds on the loss under the true Gaussians."""
-    lowest = min(sides["within_cells"], sides["without_cells"])
+    """Bounds on the loss under the true Gaussians; the distance in them is in closed form."""
+    lowest = min(("within_cells", "without_cells"), key=lambda name: sides[name])
     return {
         "theorem_2": bounds.theorem_2(sides["theorem_1"], total_variation, maximum),
-        "theorem_2_corrected": bounds.theorem_2_corrected(lowest, total_variation, maximum),
+        error_of("theorem_2"): sides[error_of("theorem_1")],
+        "theorem_2_corrected": bounds.theorem_2_corrected(sides[lowest], total_variation, maximum),
+        error_of("theorem_2_corrected"): sides[error_of(lowest)],
     }
 
 
-def _drift(
-    true: GaussianMemory, stored: GaussianMemory, task: int, settings: Settings, progress: Progress
-) -> list[dict[str, Any]]:
+def _drift(true: GaussianMemory, subject: Subject, settings: Settings, progress: Progress) -> list[dict[str, Any]]:
+    stored, task = subject.memory, subject.task
     ridge, labels = stored.options.ridge, sorted(stored.classes)
     now, kept = (
         [Normal.of(memory.classes[label].mean, covariance(memory, label)).widened(ridge) for label in labels]
@@ -215,7 +229,7 @@ def _drift(
     steps = sorted({0.0, *settings.added})
     with progress.task(f"task {task + 1}, drift", len(steps) * len(labels)) as advance:
         for added in steps:
-            randomness = generator(settings.seed, "distance", task, device=stored.means().device)
+            randomness = settings.generator(subject.seed, "distance", task, stored)
             distances = []
             for one, two in zip(now, kept, strict=True):
                 distances.append(distance(one.widened(added), two.widened(added), settings.samples, randomness))
@@ -226,8 +240,10 @@ def _drift(
 
 def _mean_distance(distances: Sequence[Distance]) -> dict[str, Any]:
     """The mean over classes, which is the total variation of features and labels together."""
-    fields = [asdict(each) | {"at_most": each.at_most} for each in distances]
-    means: dict[str, Any] = {name: _mean_or_none([each[name] for each in fields]) for name in fields[0]}
+    names = ("at_least", "hellinger", "pinsker", "estimate", "at_most")
+    means: dict[str, Any] = {name: _mean_or_none([getattr(each, name) for each in distances]) for name in names}
+    square = _mean_or_none([None if each.error is None else each.error**2 for each in distances])
+    means[error_of("estimate")] = None if square is None else math.sqrt(square / len(distances))
     means["classes_at_1"] = sum(each.at_most > 1 - ROUNDING for each in distances)
     return means | {"vacuous": means["at_most"] > 1 - ROUNDING}
 

@@ -54,7 +54,7 @@ def theory_of_run(
         for name in names:
             subject, shared = _subject(model, name, task, trained_on), id(_stored(model, name))  # by branches
             if old is not None and shared not in truths:
-                truths[shared] = Truth.about(subject.memory, *old, task, settings, progress)
+                truths[shared] = Truth.about(subject, *old, settings, progress)
             found.setdefault(name, []).append(measure(subject, test, truths.get(shared), settings, progress))
     facts = {
         **kept.facts,
