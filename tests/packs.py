@@ -11,10 +11,11 @@ from lca.results.metrics import metrics_of_counts
 from lca.results.reading import Run
 
 
-def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im", source="digits", **more):
-    """Results with these branches: `correct` maps a branch to right answers by class, after each task."""
-    classes = list(classes or [f"class {number}" for number in range(sum(sizes))])
-    total = [images] * len(classes)
+def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im", source="digits", domains=(), **more):
+    """Results with these branches: `correct` maps a branch to right answers by class, after each task; in domains to
+    those by class of every domain."""
+    classes = list(classes or [f"class {number}" for number in range(sizes[0] if domains else sum(sizes))])
+    total = [images] * sum(sizes)
     recipe = Recipe().dump()
     recipe |= {"name": "made", "seed": seed, "method": {**recipe["method"], "name": method}}
     return {
@@ -25,6 +26,7 @@ def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im",
             "sha256": "d" * 64,
             "class_order": classes,
             "task_sizes": list(sizes),
+            **({"domains": list(domains)} if domains else {}),
             "train_images": total,
             "test_images": total,
         },
@@ -34,7 +36,7 @@ def made(correct, *, seed=1, sizes=(2, 2), images=10, classes=None, method="im",
         "branches": {
             branch: {
                 "correct": rows,
-                "metrics": metrics_of_counts(AccuracyRecord(rows, total, list(sizes))),
+                "metrics": metrics_of_counts(AccuracyRecord(rows, total, list(sizes), domains)),
                 "storage_bytes": {"heads": 1_500_000},
             }
             for branch, rows in correct.items()

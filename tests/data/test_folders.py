@@ -563,3 +563,17 @@ def test_class_files_are_sorted_by_class(tmp_path):
     files = class_files(tmp_path, report)
     assert list(files) == ["a", "b", "c"]
     assert below(tmp_path, files["b"]) == ["b/000.png", "b/001.png"]
+
+
+def test_a_folder_of_domains_is_read_as_classes_and_told(tmp_path):
+    for place in ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog", "sketch/owl"):
+        fill(tmp_path / place, 1, len(place))
+    images, report = read(tmp_path)
+    assert images.classes == ("photo", "sketch")
+    assert [line for line in report.lines() if line.startswith("CHECK: photo, sketch were read as classes")] == [
+        "CHECK: photo, sketch were read as classes, but all hold folders cat, dog; if those are the classes, give one "
+        "of the outer folders at a time"
+    ]
+    assert read(tmp_path / "sketch")[1].domains == []
+    fill(tmp_path / "owl", 1)
+    assert read(tmp_path)[1].domains == [], "one of them holds images only"

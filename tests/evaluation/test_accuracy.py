@@ -120,7 +120,7 @@ def test_scikit_learn_agrees(seed):
     for end in ends:
         seen = labels[labels < end]
         guesses = torch.where(torch.rand(len(seen), generator=torch.Generator().manual_seed(seed)) < 0.6, seen, 0)
-        correct.append(correct_by_class(guesses, seen, end))
+        correct.append(correct_by_class(guesses == seen, seen, end))
         weighted.append(100 * accuracy_score(seen, guesses))
         recalls.append(recall_score(seen, guesses, average=None, labels=range(end)))
     total = torch.bincount(labels, minlength=classes).tolist()
@@ -134,8 +134,8 @@ def test_scikit_learn_agrees(seed):
 def test_correct_answers_by_class():
     labels = torch.tensor([0, 0, 1, 1, 1, 3])
     guesses = torch.tensor([0, 1, 1, 1, 0, 3])
-    assert correct_by_class(guesses, labels, 5) == [1, 2, 0, 1, 0]
-    assert correct_by_class(labels[:0], labels[:0], 3) == [0, 0, 0]
+    assert correct_by_class(guesses == labels, labels, 5) == [1, 2, 0, 1, 0]
+    assert correct_by_class(labels[:0] > 0, labels[:0], 3) == [0, 0, 0]
 
 
 def test_running_means_end_at_the_average_accuracy():

@@ -8,10 +8,11 @@ import pytest
 from lca.errors import LcaError
 from lca.report.formats import as_csv, as_latex, as_markdown
 from lca.report.page import Report
-from lca.report.tables import OVERALL, latex_text
+from lca.report.tables import OVERALL, SHOWN, latex_text
 from lca.results.classifiers import classifiers
 from lca.results.metrics import columns, summary
 from lca.results.reading import Run, collect
+from lca.results.stored import same_tasks, same_test_images
 from packs import damage, made, packed
 
 GOOD = {1: [[9, 9], [7, 7, 7, 7]], 2: [[8, 8], [6, 6, 7, 7]]}
@@ -227,3 +228,29 @@ def test_a_reference_that_one_data_set_lacks(tmp_path):
     for write in (as_markdown, as_latex, lambda _, name: Report("t", 10, name).page(collect([pack]))):
         with pytest.raises(LcaError, match=r"no classifier 'pour'; did you mean 'poor'"):
             write(found, "pour")
+
+
+def test_a_table_of_every_domain():
+    """Seeds have them in other orders; who has none is not in it."""
+    one = made({"default": [[5, 5], [4, 4, 9, 9]]}, domains=("ink", "oil"))
+    two = made({"default": [[7, 7], [9, 9, 2, 4]]}, domains=("oil", "ink"), seed=2)
+    rows = [Run("a", one), Run("a", two), Run("alone", made({"default": [[1, 1], [1, 1, 1, 1]]}))]
+    text = as_markdown(classifiers(rows), style=SHOWN)
+    assert "Accuracy on every domain after the last task (%):" in text
+    assert "| classifier | ink | oil | mean |" in text
+    assert "| a | 35.0 ± 7.1 | 90.0 ± 0.0 | 62.5 ± 3.5 |" in text
+    assert "| a | 5.0 ± 7.1 | 0.0 ± 0.0 |" in text, "forgotten: 10 and 0 of ink, nothing of oil"
+    assert "| alone |" not in text[text.index("Accuracy on every domain") :]
+    assert r"\textbf" not in as_latex(classifiers(rows)).split("accuracy on every domain")[1].split("tabular")[1]
+    assert "every domain" not in as_markdown(classifiers(rows[2:]), style=SHOWN)
+
+
+def test_seeds_of_domains_are_compared_image_by_image():
+    runs = [Run("a", made({"default": [[5, 5], [4, 4, 9, 9]]}, domains=("ink", "oil"))) for _ in range(2)]
+    assert same_test_images(runs[0].results, runs[1].results)
+    assert same_tasks(runs[0].results, runs[1].results)
+    swapped = made({"default": [[5, 5], [4, 4, 9, 9]]}, domains=("oil", "ink"))
+    assert same_test_images(runs[0].results, swapped)
+    assert not same_tasks(runs[0].results, swapped)
+    other = {**swapped, "data": {**swapped["data"], "test_images": [10, 10, 10, 9]}}
+    assert not same_test_images(runs[0].results, other)

@@ -527,3 +527,17 @@ def test_without_details_there_is_no_section_of_them(tmp_path):
     assert text.count("In detail") == 2, "a link and a heading"
     assert "In detail" not in "".join(page_of(pack, detail=0)[0].texts)
     assert "--detail shows more" not in "".join(page_of(pack, detail=0)[0].texts)
+
+
+def test_domains_have_tables_and_names(tmp_path):
+    first = made({"default": [[5, 5], [4, 4, 9, 9]]}, domains=("ink", "oil"))
+    first["branches"]["default"]["metrics"]["most_confused"] = [["class 1", "class 0", 7]]
+    other = made({"default": [[7, 7], [9, 9, 2, 4]]}, domains=("oil", "ink"), seed=2)
+    alone, _ = page_of(packed(tmp_path / "one.json", ("a", first)))
+    assert ["a", "40.0", "90.0", "65.0"] in alone.rows, "last accuracies and their mean"
+    assert ["a", "10.0", "0.0"] in alone.rows, "forgotten"
+    assert ["1: ink", "2", "50.0", "50.0", "40.0"] in alone.rows
+    assert any("7 of 20" in cell for row in alone.rows for cell in row), "of the class in both domains"
+    both, _ = page_of(packed(tmp_path / "two.json", ("a", first), ("a", other)))
+    assert ["a", "35.0 ± 7.1", "90.0 ± 0.0", "62.5 ± 3.5"] in both.rows
+    assert any(row[:2] == ["1", "2"] for row in both.rows), "seeds have other domains as first tasks"

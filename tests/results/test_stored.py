@@ -8,12 +8,14 @@ from sklearn.metrics import accuracy_score
 from lca.errors import LcaError
 from lca.files import load_tensors, save_tensors, write_json
 from lca.recipe import validate_recipe
+from lca.results.details import classes_of
 from lca.results.metrics import follow, metrics_of
 from lca.results.stored import StoredAnswers, read_run
 
 # Tasks {cat, dog} and {owl, fox, elk}; 2, 3, 1, 2 and 1 test images.
 CLASSES, SIZES = ("cat", "dog", "owl", "fox", "elk"), [2, 3]
 LABELS = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 4])
+DATA = {"class_order": list(CLASSES), "task_sizes": SIZES}
 AFTER = [
     {
         "b/prediction": torch.tensor([0, 1, 1, 1, 0]).int(),
@@ -46,7 +48,7 @@ def test_files_of_earlier_versions_write_strangers_for_ood():
 
 
 def answers(branch="b", after=AFTER):
-    return StoredAnswers.of_branch(branch, CLASSES, SIZES, LABELS, after)
+    return StoredAnswers.of_branch(branch, DATA, {"labels": LABELS}, after)
 
 
 def without(name):
@@ -167,14 +169,16 @@ def test_what_was_not_stored_is_not_made_up(name, metric):
 
 
 def test_a_single_task_has_no_ood_images_and_no_next_task():
-    alone = StoredAnswers.of_branch("b", CLASSES[:2], [2], LABELS[:5], AFTER[:1])
+    alone = StoredAnswers.of_branch(
+        "b", {"class_order": CLASSES[:2], "task_sizes": [2]}, {"labels": LABELS[:5]}, AFTER[:1]
+    )
     assert alone.unknown_detection() is None
     assert alone.forward_transfer() is None
 
 
 def write_run(folder):
     folder.mkdir()
-    data = {"class_order": list(CLASSES), "task_sizes": SIZES}
+    data = DATA
     write_json(folder / "results.json", {"format": 1, "data": data, "branches": {"b": {}}})
     tensors = {f"{task}/{name}": each for task, part in enumerate(AFTER) for name, each in part.items()}
     save_tensors(folder / "predictions.safetensors", {"labels": LABELS.int(), **tensors})
@@ -214,9 +218,6 @@ def test_what_is_no_finished_run_is_said(tmp_path):
         read_run(tmp_path / "run")
 
 
-DATA = {"class_order": list(CLASSES), "task_sizes": SIZES}
-
-
 @pytest.mark.parametrize(
     "results",
     [
@@ -247,3 +248,61 @@ def test_predictions_that_do_not_fit_the_results_are_refused(tmp_path, name):
         save_tensors(path, {key: each for key, each in tensors.items() if key != name} | damaged)
         with pytest.raises(LcaError, match=r"predictions\.safetensors"):
             read_run(tmp_path / "run")
+
+
+# Cats and dogs in ink, then in oil: 2, 1, 1 and 2 test images.
+DOMAINS = {"class_order": ["cat", "dog"], "task_sizes": [2, 2], "domains": ["ink", "oil"]}
+IMAGES = {"labels": torch.tensor([0, 0, 1, 0, 1, 1]).int(), "tasks": torch.tensor([0, 0, 0, 1, 1, 1]).int()}
+ANSWERS = [
+    {
+        "b/prediction": torch.tensor([0, 0, 1]).int(),
+        "b/confidence": torch.ones(3),
+        "next task": torch.tensor([0, 1, 0]).int(),
+        "next task, pretrained": torch.tensor([1, 1, 0]).int(),
+    },
+    {"b/prediction": torch.tensor([0, 1, 0, 0, 1, 0]).int(), "b/confidence": torch.ones(6)},
+]
+
+
+def test_domains_by_hand():
+    stored = StoredAnswers.of_branch("b", DOMAINS, IMAGES, ANSWERS)
+    assert stored.fits()
+    assert (stored.record().correct, stored.record().total) == ([[2, 1], [1, 0, 1, 1]], [2, 1, 1, 2])
+    metrics = metrics_of(stored)
+    ink, oil = 100 / 3, 200 / 3
+    assert metrics["matrix"] == [[100.0], pytest.approx([ink, oil])]
+    assert metrics["by_domain"] == {
+        "last": {"ink": pytest.approx(ink), "oil": pytest.approx(oil)},
+        "forgetting": {"ink": pytest.approx(100 - ink), "oil": 0.0},
+        "mean": pytest.approx(50),
+        "worst": pytest.approx(ink),
+    }
+    # in oil there are a cat and two dogs
+    assert metrics["forward_transfer"]["reached"] == pytest.approx([oil])
+    assert metrics["forward_transfer"]["pretrained"] == pytest.approx([ink])
+    assert stored.confusion().tolist() == [[2, 1], [2, 1]], "by class, whatever the domain"
+    assert stored.outcomes().classes == ["ink/cat", "ink/dog", "oil/cat", "oil/dog"]
+    assert stored.outcomes().record() == stored.record()
+    assert metrics_of(answers())["by_domain"] is None
+
+
+def test_the_counts_of_a_class_are_put_together_over_domains():
+    stored = StoredAnswers.of_branch("b", DOMAINS, IMAGES, ANSWERS)
+    found = classes_of([(stored.classes, stored.record())])
+    assert {name: (row["right"], row["images"]) for name, row in found.items()} == {"cat": (2, 3), "dog": (1, 3)}
+
+
+@pytest.mark.parametrize(
+    "damaged", [{}, {"tasks": IMAGES["tasks"][1:]}, {"tasks": IMAGES["tasks"] + 1}, {"tasks": IMAGES["tasks"] * 0}]
+)
+def test_domains_that_do_not_fit_the_results_are_refused(tmp_path, damaged):
+    results = {"format": 1, "data": DOMAINS, "branches": {"b": {}}}
+    tensors = {f"{task}/{key}": each for task, part in enumerate(ANSWERS) for key, each in part.items()}
+    tmp_path.joinpath("run").mkdir()
+    write_json(tmp_path / "run" / "results.json", results)
+    save_tensors(tmp_path / "run" / "predictions.safetensors", IMAGES | tensors)
+    assert read_run(tmp_path / "run")[1]["b"].record().total == [2, 1, 1, 2]
+    images = {"labels": IMAGES["labels"], **damaged}
+    save_tensors(tmp_path / "run" / "predictions.safetensors", images | tensors)
+    with pytest.raises(LcaError, match="do not fit together"):
+        read_run(tmp_path / "run")

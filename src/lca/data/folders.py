@@ -58,6 +58,10 @@ class ReadingReport:
     """Names that look the same and were read as one class: they differ in how Unicode writes an accented letter."""
     case_only: list[list[str]] = field(default_factory=list)
     """Classes whose names differ only in upper and lower case; they stay different classes."""
+    domains: list[str] = field(default_factory=list)
+    """Folders that were read as classes, though they hold folders of the same names: they look like domains."""
+    inside_domains: list[str] = field(default_factory=list)
+    """Those names."""
     untested: list[str] = field(default_factory=list)
     """Classes without any test image."""
     near_copies: list[str] = field(default_factory=list)
@@ -101,6 +105,11 @@ class ReadingReport:
             "CHECK: names that differ only in case are different classes; if one is meant, give it one name:",
             [_some([repr(name) for name in group]) for group in self.case_only],
         )
+        if self.domains:
+            lines.append(
+                f"CHECK: {_some(self.domains)} were read as classes, but all hold folders "
+                f"{_some(self.inside_domains)}; if those are the classes, give one of the outer folders at a time"
+            )
         block(
             f"CHECK: {_count(self.duplicates, 'image')} under several labels; keep the right one:",
             [_some([f"{_short(what)} ({_short(label)})" for what, label in group]) for group in self.duplicates],
@@ -216,7 +225,7 @@ def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
     if not os.path.isdir(root):
         raise LcaError(f"there is no folder {name_of(root)}; {LAYOUT}")
     try:
-        inner, loose = _content(root, report)
+        inner, loose = content_of(root, report)
     except OSError as error:
         raise LcaError(f"the folder {name_of(root)} cannot be opened: {error.strerror}") from None
     if not inner:
@@ -228,7 +237,12 @@ def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
         reason = "lies beside the class folders; put it into one" if os.path.exists(path) else "is a link to nothing"
         report.left_out.append(LeftOut(name_of(path), reason))
     report.joined += [[name_of(path) for path in group] for group in folders.values() if len(group) > 1]
-    return {name: [path for each in folders[name] for path in image_files(each, report)] for name in sorted(folders)}
+    files = {name: [path for each in folders[name] for path in image_files(each, report)] for name in sorted(folders)}
+    depth = len(root.parts) + 1
+    inside = [{path.parts[depth] for path in paths if len(path.parts) > depth + 1} for paths in files.values()]
+    if len(files) > 1 and len(shared := set.intersection(*inside)) > 1:
+        report.domains, report.inside_domains = [*files], sorted(shared)
+    return files
 
 
 def image_files(folder: Path, report: ReadingReport) -> list[Path]:
@@ -243,7 +257,7 @@ def image_files(folder: Path, report: ReadingReport) -> list[Path]:
             continue
         seen.add(_identity(current))
         try:
-            inner, directly = _content(current, report)
+            inner, directly = content_of(current, report)
         except OSError as error:
             report.left_out.append(LeftOut(name_of(current), f"cannot be opened: {error.strerror}"))
             continue
@@ -295,7 +309,7 @@ def _read(
     return image_set(reading.pixels, kept, sorted(present))
 
 
-def _content(folder: Path, report: ReadingReport) -> tuple[list[Path], list[Path]]:
+def content_of(folder: Path, report: ReadingReport) -> tuple[list[Path], list[Path]]:
     """The folders and the image files in a folder, sorted; the report is told of others but hidden ones."""
     folders, images = [], []
     for name in sorted(os.listdir(folder)):

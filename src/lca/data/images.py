@@ -158,6 +158,10 @@ class ImageSet:
         labels = [torch.full_like(row, number) for number, row in enumerate(rows)]
         return self._made_of(torch.cat(rows), torch.cat(labels), tuple(names))
 
+    def relabelled(self, labels: Tensor, classes: Sequence[str]) -> "ImageSet":
+        """The same images with other labels (n,), positions in these classes."""
+        return self._made_of(torch.arange(len(self)), labels, tuple(classes))
+
     def rows_of(self, label: int) -> Tensor:
         """The numbers of the images of one class."""
         return torch.nonzero(self.labels == label)[:, 0]

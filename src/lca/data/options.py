@@ -24,8 +24,8 @@ class DataOptions(Options):
     """Classes in every task after the first; the last one may be shorter."""
     order: Literal["seeded", "natural", "domains", "file"] = "seeded"
     """`seeded`: the literature's permutation of the classes. `natural`: as the source has them. `domains`: domain by
-    domain, by default a task each; the domain is what stands before the first `-` or `_` of a class's name. `file`: as
-    `order_file` says."""
+    domain, by default a task each; of the sources `domains` and `styles` classes come back in them, of others the
+    domain is what stands before the first `-` or `_` of a class's name. `file`: as `order_file` says."""
     order_file: Path | None = None
     """A text file with the name of every class on a line of its own, in the order they are learnt."""
     order_seed: int | None = Field(None, ge=0, lt=2**32)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import yaml
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from lca.data import cache
@@ -40,6 +41,20 @@ TEST_NAMES = ("test", "validation", "valid", "val")
 
 
 @dataclass(frozen=True)
+class Domains:
+    """The styles in which classes come back, such as photos, paintings and sketches, and the one of every image."""
+
+    names: tuple[str, ...]
+    train: Tensor
+    """(n,) positions in `names`."""
+    test: Tensor
+
+    def in_words(self) -> list[Any]:
+        """All of it as JSON."""
+        return [list(self.names), self.train.tolist(), self.test.tolist()]
+
+
+@dataclass(frozen=True)
 class Source:
     """All images of a data set, and what its card says about them."""
 
@@ -56,6 +71,8 @@ class Source:
     """Test images that look like training images, where that was looked for."""
     as_published: bool | None = None
     """Whether a benchmark has the classes and as many images as its card says."""
+    domains: Domains | None = None
+    """Where images have a domain besides their class."""
 
     @classmethod
     def of_card(cls, card: dict[str, Any], name: str, train: ImageSet, test: ImageSet, **facts: Any) -> "Source":
@@ -69,8 +86,9 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all classes, labels and pixels."""
-        return hash_json([self.train.fingerprint(), self.test.fingerprint()])
+        """Hash of all classes, labels, pixels and domains."""
+        domains = [] if self.domains is None else [self.domains.in_words()]
+        return hash_json([self.train.fingerprint(), self.test.fingerprint(), *domains])
 
 
 Reader = Callable[[str, DataOptions, int, int, Progress], Source]
@@ -129,11 +147,9 @@ def digits(argument: str, options: DataOptions, seed: int, working_size: int, pr
 def folder(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """`folder:PATH` (`$NAME` and `~` are expanded): class folders, below `train` and `test` (or `val`) or split by
     seed."""
-    root = Path(os.path.expandvars(argument)).expanduser()
-    if not argument or not root.is_dir():
-        raise LcaError(f"data.source folder:PATH needs a folder with one folder per class; {str(root)!r} is none")
+    root = folder_of(argument, "folder:PATH", "one folder per class")
     report = ReadingReport()
-    parts = _parts(root, report)
+    parts = parts_of(root, report)
     listing = {part: class_files(path, report) for part, path in (parts or {"all": root}).items()}
     classes = sorted({name for part in listing.values() for name in part})
     for part, files in listing.items():
@@ -148,23 +164,36 @@ def folder(argument: str, options: DataOptions, seed: int, working_size: int, pr
     if parts:
         read = [read_files(listing[part], working_size, progress, report) for part in parts]
     else:
-        read = _read_and_split(listing["all"], options, working_size, progress, report)
+        read = read_and_split(listing["all"], options, working_size, progress, report)
     (train, learnt_files), (test, tested_files) = read
     if len(classes) < 2:
         count = len(train) + len(test)
         raise LcaError(
             f"{root} holds {count} images of the class {classes[0]!r} only; a run needs two or more classes: {LAYOUT}"
         )
-    if not len(test):
-        raise LcaError(
-            f"{root} holds {len(train)} images of {len(classes)} classes, none of which has two: there would be "
-            "nothing to test on; add images, or a folder of test images beside one of training images (train/, test/)"
-        )
+    check_test(root, train, test)
 
     def alike(one: int, two: int) -> str:
-        return f"{_short(tested_files[two])} looks like {_short(learnt_files[one])}"
+        return f"{short_path(tested_files[two])} looks like {short_path(learnt_files[one])}"
 
     return told_source("folder", root.name, train, test, alike, report, progress)
+
+
+def folder_of(argument: str, name: str, content: str) -> Path:
+    """The folder that the argument of a source names, such as `folder:PATH`."""
+    root = Path(os.path.expandvars(argument)).expanduser()
+    if not argument or not root.is_dir():
+        raise LcaError(f"data.source {name} needs a folder with {content}; {str(root)!r} is none")
+    return root
+
+
+def check_test(root: Path, train: ImageSet, test: ImageSet) -> None:
+    """There must be something to test on."""
+    if not len(test):
+        raise LcaError(
+            f"{root} holds {len(train)} images of {len(train.classes)} classes, none of which has two: there would be "
+            "nothing to test on; add images, or a folder of test images beside one of training images (train/, test/)"
+        )
 
 
 def told_source(
@@ -185,7 +214,7 @@ def told_source(
     return Source.of_card(read_card(kind), f"{kind}:{name}", train, test, near_copies=len(copies))
 
 
-def _parts(root: Path, report: ReadingReport) -> dict[str, Path]:
+def parts_of(root: Path, report: ReadingReport) -> dict[str, Path]:
     """The folders of the training and of the test images, if there are both; the report is told of others."""
     folders = {path.name.casefold(): path for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] != "."}
     test = next((folders[name] for name in TEST_NAMES if name in folders), None)
@@ -197,7 +226,7 @@ def _parts(root: Path, report: ReadingReport) -> dict[str, Path]:
     return parts
 
 
-def _read_and_split(
+def read_and_split(
     files: dict[str, list[Path]], options: DataOptions, working_size: int, progress: Progress, report: ReadingReport
 ) -> list[Read]:
     """A seeded split of images. Broken files do not move it, unless they leave a class nothing to learn or nothing at
@@ -227,7 +256,7 @@ def without_images(images: ImageSet) -> list[str]:
     return [name for name, count in images.counts().items() if not count]
 
 
-def _short(path: Path) -> Path:
+def short_path(path: Path) -> Path:
     return Path(*path.parts[-3:])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lca.data.folders import class_name
 from lca.data.images import ImageSet
 from lca.data.options import DataOptions
-from lca.data.sources import Source
+from lca.data.sources import Domains, Source
 from lca.errors import LcaError, nearest
 from lca.randomness import generator
 
@@ -30,24 +30,34 @@ class Task:
 
 
 class Stream:
-    """A source cut into tasks: class order and task sizes of the literature, seeded."""
+    """A source cut into tasks: class order and task sizes of the literature, seeded.
+
+    Images are put together in groups. A group is a class; or, where a task is a domain in which classes come back, a
+    class of one domain.
+    """
 
     def __init__(self, source: Source, options: DataOptions, seed: int) -> None:
-        self.task_classes = classes_of_tasks(source.classes, options, seed, source.tasks, source.sizes)
-        self.classes = tuple(itertools.chain(*self.task_classes))
-        train = _limit(source.train, options, seed)
+        self.domains = domain_order(source.domains, options, seed)
+        """The domain of every task; none where tasks bring classes of their own."""
+        train, test = _grouped(source) if self.domains else (source.train, source.test)
+        train = _limit(train, options, seed)
         held_out = share_mask(train, options.validation, seed)
         self._train = train.subset(~held_out)
+        validation = train.subset(held_out)
+        self._validation = validation if options.validation else None
+        self._evaluation = validation if options.evaluate == "validation" else test
+        if self.domains:
+            self.task_classes = self._new_by_domain(_shuffled(source.classes, options, seed))
+        else:
+            self.task_classes = classes_of_tasks(source.classes, options, seed, source.tasks, source.sizes)
+        self.classes = tuple(itertools.chain(*self.task_classes))
         self._returning = _returning(self.task_classes, options.returning, seed)
-        self._task_of_image = self._divided(seed)
+        self._task_of_image = torch.zeros(0) if self.domains else self._divided(seed)  # groups tell domains apart
         if options.returning and len(self) > 1 and not any(map(self._back, range(len(self)))):
             raise LcaError(
                 f"data.returning={options.returning} brings no class back: a class needs two training images or more, "
                 "and the share must be of at least one class"
             )
-        validation = train.subset(held_out)
-        self._validation = validation if options.validation else None
-        self._evaluation = validation if options.evaluate == "validation" else source.test
         self._open: Task | None = None
 
     def __len__(self) -> int:
@@ -55,28 +65,71 @@ class Stream:
 
     def open(self, index: int) -> AbstractContextManager[Task]:
         """The task's images, readable until the context ends. Only one task is open at a time."""
-        train = self._train.subset(self._task_of_image == index)
-        return self._opened(index, (*self.task_classes[index], *self._back(index)), train)
+        train = self._train if self.domains else self._train.subset(self._task_of_image == index)
+        return self._opened(index, self._learnt_in(index), self.domains[index : index + 1], train)
 
     def everything(self) -> AbstractContextManager[Task]:
         """All training images as one task: for methods that declare that they need all data."""
-        return self._opened(0, self.classes, self._train)
+        return self._opened(0, self.classes, self.domains, self._train)
+
+    def asked(self, index: int) -> tuple[str, ...]:
+        """The classes among which the evaluation images of a task are: its new ones, or in a stream of domains all."""
+        return self.classes if self.domains else self.task_classes[index]
 
     def test(self, upto: int) -> ImageSet:
-        """The evaluation images of the tasks 0 to `upto`, in class order. The evaluator's only."""
-        return self._evaluation.of_classes([*itertools.chain(*self.task_classes[: upto + 1])])
+        """The evaluation images of the tasks 0 to `upto`, task by task in class order. The evaluator's only."""
+        groups = itertools.chain(*map(self._asked_groups, range(upto + 1)))
+        return self._labelled(self._evaluation, [*groups], [*itertools.chain(*self.task_classes[: upto + 1])])
 
     def test_of(self, index: int) -> ImageSet:
         """The evaluation images of one task, in class order. The evaluator's only."""
-        return self._evaluation.of_classes(self.task_classes[index])
+        return self._labelled(self._evaluation, self._asked_groups(index), self.asked(index))
 
-    def evaluation_count(self, classes: Sequence[str]) -> int:
-        """How many evaluation images these classes have."""
-        return len(self._evaluation.of_classes(classes))
+    def test_counts(self) -> list[int]:
+        """Evaluation images per class, in class order; in a stream of domains of one domain after another."""
+        counts = self._evaluation.counts()
+        return [counts[group] for index in range(len(self)) for group in self._asked_groups(index)]
 
     def train_counts(self) -> list[int]:
         """Training images per class, in class order."""
-        return [*self._train.of_classes(self.classes).counts().values()]
+        counts = self._train.counts()
+        return [sum(counts[group] for group in groups_of([name], self.domains)) for name in self.classes]
+
+    def _asked_groups(self, index: int) -> list[str]:
+        return groups_of(self.asked(index), self.domains[index : index + 1])
+
+    def _learnt_in(self, index: int) -> tuple[str, ...]:
+        """The classes of which a task has training images, in a stream of classes the new ones first."""
+        if not self.domains:
+            return (*self.task_classes[index], *self._back(index))
+        counts, names = self._train.counts(), self.classes
+        there = zip(names, groups_of(names, [self.domains[index]]), strict=True)
+        return tuple(name for name, group in there if counts[group])
+
+    def _labelled(self, images: ImageSet, groups: Sequence[str], classes: Sequence[str]) -> ImageSet:
+        """The images of some groups, group by group, labelled by their class."""
+        chosen = images.of_classes(groups)
+        if not self.domains:
+            return chosen
+        position = {group: number for number, name in enumerate(classes) for group in groups_of([name], self.domains)}
+        labels = torch.tensor([position.get(group, -1) for group in groups])  # -1: no images of it are asked about
+        return chosen.relabelled(labels[chosen.labels], classes)
+
+    def _new_by_domain(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """The classes that every domain is the first to teach. What is asked about must have been taught."""
+        train, asked, new = self._train.counts(), self._evaluation.counts(), list[tuple[str, ...]]()
+        for domain in self.domains:
+            known, groups = {*itertools.chain(*new)}, dict(zip(names, groups_of(names, [domain]), strict=True))
+            if not any(train[group] for group in groups.values()):
+                raise LcaError(f"the domain {domain!r} has no training images; add some, or remove its test images")
+            new.append(tuple(name for name in names if train[groups[name]] and name not in known))
+            for name in {*names} - known - {*new[-1]}:
+                if asked[groups[name]]:
+                    raise LcaError(
+                        f"the domain {domain!r} has images of {name!r} to evaluate on, but of the domains up to it "
+                        f"({', '.join(self.domains[: len(new)])}) none has any to learn; add some, or remove those"
+                    )
+        return new
 
     def _back(self, index: int) -> list[str]:
         """The classes of earlier tasks of which this one has images."""
@@ -96,11 +149,12 @@ class Stream:
         return task_of_image
 
     @contextmanager
-    def _opened(self, index: int, classes: tuple[str, ...], train: ImageSet) -> Iterator[Task]:
+    def _opened(self, index: int, classes: tuple[str, ...], domains: Sequence[str], train: ImageSet) -> Iterator[Task]:
         if self._open is not None:
             raise RuntimeError(f"task {self._open.index} is still open; tasks are learnt one at a time")
-        validation = self._validation.of_classes(classes) if self._validation is not None else None
-        self._open = Task(index, classes, train.of_classes(classes), validation)
+        groups = groups_of(classes, domains)
+        validation = self._labelled(self._validation, groups, classes) if self._validation is not None else None
+        self._open = Task(index, classes, self._labelled(train, groups, classes), validation)
         try:
             yield self._open
         finally:
@@ -126,17 +180,52 @@ def class_order(names: Sequence[str], options: DataOptions, seed: int) -> tuple[
         return tuple(names)
     if options.order_file is not None:
         return _order_from_file(options.order_file, names)
-    random = np.random.RandomState(seed if options.order_seed is None else options.order_seed)
-    order = [names[position] for position in random.permutation(len(names))]
+    order = _shuffled(names, options, seed)
     if options.order == "domains":
         domains = list(dict.fromkeys(map(domain, order)))
         if len(domains) == len(order):
             raise LcaError(
                 f"data.order=domains: no two of the {len(order)} classes have a domain in common, which is what stands "
-                f"before the first - or _ of a name, as in pet-cat and pet-dog; got {', '.join(order[:3])}"
+                f"before the first - or _ of a name, as in pet-cat and pet-dog; got {', '.join(order[:3])}. Where the "
+                "same classes come in several domains, lay them out as DOMAIN/CLASS and use data.source=domains:PATH"
             )
         order.sort(key=lambda name: domains.index(domain(name)))
     return tuple(order)
+
+
+def _shuffled(names: Sequence[str], options: DataOptions, seed: int) -> list[str]:
+    random = np.random.RandomState(seed if options.order_seed is None else options.order_seed)
+    return [names[position] for position in random.permutation(len(names))]
+
+
+def domain_order(domains: Domains | None, options: DataOptions, seed: int) -> tuple[str, ...]:
+    """The domain of every task of a stream in which classes come back, in an order drawn like that of classes; none of
+    other streams."""
+    if domains is None or options.order != "domains":
+        return ()
+    if options.tasks is not None or options.base is not None or options.returning:
+        raise LcaError(
+            f"data.order=domains: a task is one of the {len(domains.names)} domains ({', '.join(domains.names)}), and "
+            "all their classes come back; leave out data.tasks, data.base, data.increment and data.returning"
+        )
+    return tuple(_shuffled(domains.names, options, seed))
+
+
+def groups_of(classes: Sequence[str], domains: Sequence[str]) -> list[str]:
+    """The groups of some classes in some domains; without domains the classes themselves."""
+    return [f"{domain}/{name}" for name in classes for domain in domains] if domains else [*classes]
+
+
+def _grouped(source: Source) -> tuple[ImageSet, ImageSet]:
+    """The training and the test images of a source, labelled by class and domain."""
+    domains = source.domains
+    assert domains is not None
+    groups = [f"{domain}/{name}" for domain in domains.names for name in source.classes]
+    train, test = (
+        images.relabelled(numbers * len(source.classes) + images.labels, groups)
+        for images, numbers in ((source.train, domains.train), (source.test, domains.test))
+    )
+    return train, test
 
 
 def domain(name: str) -> str:

@@ -1,13 +1,15 @@
 """The accuracy record of a run, and the metrics of the field computed from it, each in every definition in use.
 
-After task t the classes of tasks 1 to t are tested; a_tj is the accuracy on task j's test images after task t, in per
-cent, and T is the last task.
+After task t the test images of tasks 1 to t are asked about; a_tj is the accuracy on those of task j after task t, in
+per cent, and T is the last task. Where a task is a domain in which all classes come back, every class has a count of
+its own in each.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +20,14 @@ class AccuracyRecord:
     """Correct answers per class after every task: all metrics follow from these counts."""
 
     correct: list[list[int]]
-    """After task t: one count per class seen so far, in class order. (Fractions where images are weighted.)"""
+    """After task t: one count per class seen so far, in class order, of domains one after another. (Fractions where
+    images are weighted.)"""
     total: list[int]
-    """Test images per class."""
+    """Test images of every count."""
     task_sizes: list[int]
-    """Classes per task."""
+    """Counts per task."""
+    domains: Sequence[str] = ()
+    """Of every task, where all classes come back in them."""
 
     def matrix(self) -> list[list[float]]:
         """a_tj for j <= t, in per cent: a lower triangle, row by row."""
@@ -57,9 +62,22 @@ class AccuracyRecord:
 
     def forgetting(self) -> float | None:
         """Mean over all tasks but the last of max_t a_tj - a_Tj; None for a single task."""
-        matrix = self.matrix()
-        drops = [max(row[task] for row in matrix[task:]) - matrix[-1][task] for task in range(len(self.task_sizes) - 1)]
+        drops = self._drops()[:-1]
         return _mean(drops) if drops else None
+
+    def by_domain(self) -> dict[str, Any] | None:
+        """Of a stream of domains, by their names: a_Tj after the last task, and the drop max_t a_tj - a_Tj; and of the
+        former the mean and the least. None of other streams."""
+        if not self.domains:
+            return None
+        last = dict(zip(self.domains, self.matrix()[-1], strict=True))
+        drops = dict(zip(self.domains, self._drops(), strict=True))
+        return {"last": last, "forgetting": drops, "mean": _mean([*last.values()]), "worst": min(last.values())}
+
+    def _drops(self) -> list[float]:
+        """max_t a_tj - a_Tj for every task j."""
+        matrix = self.matrix()
+        return [max(row[task] for row in matrix[task:]) - last for task, last in enumerate(matrix[-1])]
 
     def learning_accuracies(self) -> list[float]:
         """a_jj for every task j: how well a task is known right after it was learnt."""
@@ -108,9 +126,9 @@ def intransigence(record: AccuracyRecord, joint: AccuracyRecord) -> float:
     return _mean([bound - reached for bound, reached in pairs])
 
 
-def correct_by_class(predictions: Tensor, labels: Tensor, classes: int) -> list[int]:
-    """How many images of every class were recognised."""
-    return torch.bincount(labels[predictions == labels], minlength=classes).tolist()
+def correct_by_class(right: Tensor, labels: Tensor, classes: int) -> list[int]:
+    """How many images of every class were recognised: those of which `right` (n,) is true."""
+    return torch.bincount(labels[right], minlength=classes).tolist()
 
 
 def _mean(values: list[float]) -> float:

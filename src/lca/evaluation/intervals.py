@@ -68,11 +68,14 @@ class Outcomes:
     """Which test images a run recognised, after each task."""
 
     classes: Sequence[str]
+    """Where classes come back in domains: those of every domain, under names of their own."""
     task_sizes: list[int]
     labels: Tensor
     """(n,) of all test images, class by class."""
     right: Sequence[Tensor]
     """After task t: one bool for each image of the classes seen so far."""
+    domains: Sequence[str] = ()
+    """Of every task, where classes come back in them."""
 
     @property
     def images(self) -> list[int]:
@@ -92,7 +95,7 @@ class Outcomes:
             correct.append(counts.index_add(1, labels[: len(right)], weights[:, : len(right)] * right).tolist())
         totals = weights.new_zeros(len(weights), len(self.classes)).index_add(1, labels, weights).tolist()
         return [
-            AccuracyRecord([rows[draw] for rows in correct], totals[draw], self.task_sizes)
+            AccuracyRecord([rows[draw] for rows in correct], totals[draw], self.task_sizes, self.domains)
             for draw in range(len(weights))
         ]
 

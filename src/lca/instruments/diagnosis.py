@@ -33,19 +33,18 @@ def diagnose_run(
     """
     progress = progress or Progress()
     kept = KeptModels(run, device, weights, progress)
-    sizes = kept.results["data"]["task_sizes"]
-    all_homes = [task for task, size in enumerate(sizes) for _ in range(size)]
     first: Tensor | None = None
     facts: list[dict[str, Any]] = []
     pairs: list[dict[str, Any]] = []
     images = 0
     for task in kept.tasks:
         model = kept.open(task)
-        test = kept.stream(model).test(len(sizes) - 1)
+        stream = kept.stream(model)
+        test = stream.test(len(stream) - 1)
         images, labels = len(test), test.labels
         features = model.features(test, f"task {task + 1}, test")
         first = features.cpu() if task == 0 else first
-        homes = all_homes[: len(model.classes)]
+        homes = [home for home, new in enumerate(stream.task_classes) for _ in new][: len(model.classes)]
         known = (labels < len(model.classes)).to(features.device)
         found = _overlaps(model, features[known], labels[known.cpu()], task, progress)
         facts.append(

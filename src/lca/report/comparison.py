@@ -9,7 +9,7 @@ from lca.progress import Progress
 from lca.results.classifiers import DAMAGE, IMAGES, STUDENT, Classifier, Measured, most_alike
 from lca.results.metrics import columns, summary
 from lca.results.reading import Run
-from lca.results.stored import same_test_images
+from lca.results.stored import same_tasks, same_test_images
 
 
 def measure(found: Mapping[str, Sequence[Classifier]], progress: Progress) -> None:
@@ -165,8 +165,7 @@ def _unlike(one: Run, two: Run) -> str:
     """In what two runs differ so that they cannot be compared; empty if in nothing."""
     if not same_test_images(one.results, two.results):
         return "seen at another size" if _other_size(one, two) else "other test images"
-    tasks = ("class_order", "task_sizes")
-    return "" if all(one.results["data"][key] == two.results["data"][key] for key in tasks) else "other tasks"
+    return "" if same_tasks(one.results, two.results) else "other tasks"
 
 
 def _other_size(one: Run, two: Run) -> bool:

@@ -71,9 +71,10 @@ def _numbers(facts: Mapping[str, Any]) -> str:
 
 
 def _tasks(tasks: Sequence[Mapping[str, Any]]) -> str:
-    header = ["task", "classes", "images", "learnt", "best", "last", "95 % interval", "task known"]
+    first = "domain" if "domain" in tasks[0] else "task"
+    header = [first, "classes", "images", "learnt", "best", "last", "95 % interval", "task known"]
     rows = [
-        [str(place), str(task["classes"]), str(task["images"])]
+        [task.get("domain", str(place)), str(task["classes"]), str(task["images"])]
         + [number(task[key]) for key in ("learnt", "best", "last")]
         + [_interval(task["last_interval_95"]), number(task["last_task_known"])]
         for place, task in enumerate(tasks, start=1)

@@ -69,7 +69,7 @@ def drift_of(row: Classifier) -> list[list[float]]:
             return []
         end, lines = 0, []
         for task, size in enumerate(answers.task_sizes):
-            own = (answers.labels >= end) & (answers.labels < end + size)
+            own = (answers.places >= end) & (answers.places < end + size)
             scores = [part["unknown"].double()[own[: len(part["unknown"])]] for part in answers.after[task:]]
             lines.append([float(each.quantile(0.5)) for each in scores])
             end += size

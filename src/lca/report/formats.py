@@ -15,6 +15,7 @@ from lca.report.tables import (
     Style,
     Table,
     damage_table,
+    domain_tables,
     legend,
     minus_table,
     one_line,
@@ -36,12 +37,15 @@ DAMAGED = (
 
 
 def _tables(found: Found, reference: str | None, style: Style) -> Iterator[tuple[str, str, Table]]:
-    """Of every data set the results, the differences to the reference, and the same on damaged images, and a table of
-    all data sets together; each with its titles in Markdown and LaTeX. What is only shown has the results alone."""
+    """Of every data set the results, those by domain, the differences to the reference, and the same on damaged images,
+    and a table of all data sets together; each with its titles in Markdown and LaTeX. What is only shown has the
+    results alone."""
     references = comparison.references(found, reference)
     for source, rows in found.items():
         chosen, damaged = references[source], [row for row in rows if row.robustness]
         yield f"**{markdown_text(source)}**\n\n", source, results_table(rows, style)
+        for words, by_domain in domain_tables(rows, style).items():
+            yield f"{words.capitalize()} (%):\n\n", f"{source}, {words}", by_domain
         if style is SHOWN:
             continue
         if len(rows) > 1:

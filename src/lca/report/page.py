@@ -17,7 +17,7 @@ from lca.report.facts import CLASSES, cell_means, drift_of, ends_of, facts_of, i
 from lca.report.formats import DAMAGED
 from lca.report.looks import Looks, alignment_of, looks_of
 from lca.report.radars import FEWEST_KINDS, radar, shared_kinds
-from lca.report.tables import legend
+from lca.report.tables import SHOWN, domain_tables, legend
 from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
 from lca.results.details import classes_of, tasks_of
 from lca.results.metrics import columns
@@ -120,6 +120,7 @@ class Report:
             "id": name,
             "short": short,
             "rows": order,
+            "domains": domain_tables(order, SHOWN),
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
             "places": {column: ranking.places(rows, column) for column in columns()},
@@ -244,6 +245,7 @@ class Report:
             return self._figure(draw(shown), f"{title}: {row.label}, {short}", short, row.label, what)
 
         matrix = cell_means([record.matrix() for record in row.records])
+        orders = {tuple(record.domains) for record in row.records}
         classes = classes_of((run.results["data"]["class_order"], run.records[row.branch]) for run in row.runs)
         worst, best = ends_of(classes, CLASSES)
         calibration, ood = (row.stored(key) for key in ("calibration", "unknown_detection"))
@@ -258,7 +260,7 @@ class Report:
             "forgetting": picture(
                 figures.forgetting_by_task, matrix if len(matrix) > 1 else None, "What is left of every task", "tasks"
             ),
-            "tasks": tasks_of(matrix, row.records[0].task_sizes),
+            "tasks": tasks_of(matrix, row.records[0].task_sizes, orders.pop() if len(orders) == 1 else ()),
             "classes": [*worst, *best],
             "confusions": confused,
             "reliability": picture(figures.reliability_diagram, bins, "Reliability", "reliability"),
@@ -279,8 +281,8 @@ class Report:
             of = together if len(row.runs) > 1 else seed
             return {"of": of, "found": confusions(row.answers, images), "pictures": images is not None}
         stored = first.metric(row.branch, "most_confused") or []
-        total = dict(zip(first.results["data"]["class_order"], first.results["data"]["test_images"], strict=True))
-        found = [Confusion(truth, answer, times, total[truth]) for truth, answer, times in stored]
+        asked = classes_of([(first.results["data"]["class_order"], first.records[row.branch])])
+        found = [Confusion(truth, answer, times, asked[truth]["images"]) for truth, answer, times in stored]
         return {"of": seed, "found": found, "pictures": False}
 
     def _images_of(self, run: Run) -> "ImageSet":

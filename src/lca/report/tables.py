@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lca.report import comparison, ranking
 from lca.report.ranking import Overall
-from lca.results.classifiers import DAMAGE, Classifier, classifiers
+from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
 from lca.results.metrics import columns
 from lca.results.reading import Run, short_names
 from lca.text import markdown_table, markdown_text, number, plain_table
@@ -120,6 +120,31 @@ def results_table(rows: Sequence[Classifier], style: Style) -> Table:
         for row in rows
     ]
     return Table(["classifier", *runs, *columns(), *rank, "MB", "s"], lines)
+
+
+DOMAINS = {
+    "last": "accuracy on every domain after the last task",
+    "forgetting": "forgotten of every domain: its best accuracy less its last",
+}
+"""What is told of domains, in words."""
+
+
+def domain_table(rows: Sequence[Classifier], style: Style, what: str) -> Table:
+    """A number of every domain, as `DOMAINS` says; beside accuracies their mean."""
+    names = sorted({name for row in rows for name in row.by_domain(what)})
+    lines = []
+    for row in rows:
+        found = row.by_domain(what)
+        cells = [found[name].text(style.between) if name in found else "-" for name in names]
+        mean = Measured([each["mean"] for each in row.stored("by_domain")]).text(style.between)
+        lines.append([row.label, *cells, *[mean] * (what == "last")])
+    return Table(["classifier", *names, *["mean"] * (what == "last")], lines)
+
+
+def domain_tables(rows: Sequence[Classifier], style: Style) -> dict[str, Table]:
+    """By what they tell; none where classes do not come back in domains."""
+    chosen = [row for row in rows if row.by_domain("last")]
+    return {words: domain_table(chosen, style, what) for what, words in DOMAINS.items()} if chosen else {}
 
 
 def damage_table(rows: Sequence[Classifier], style: Style) -> Table:

@@ -10,7 +10,7 @@ from lca.report import ranking
 from lca.report.drawing import file_name
 from lca.report.figures import accuracy_curves
 from lca.report.formats import Found, as_markdown
-from lca.report.tables import OVERALL, SHOWN, legend, overall_table, results_table
+from lca.report.tables import OVERALL, SHOWN, domain_tables, legend, overall_table, results_table
 from lca.results.classifiers import classifiers
 from lca.results.reading import Run, short_name
 
@@ -29,6 +29,8 @@ def show(found: Found, title: str) -> None:
         for row in rows:
             numbers = " ".join(f"{value:5.1f}" for value in row.curve())
             console.print(f"  {row.label:<{width}}  {spark(row.curve())}  {numbers}", highlight=False)
+        for words, by_domain in domain_tables(rows, SHOWN).items():
+            console.print(by_domain.rich(f"{words} (per cent)"))
     if together := ranking.overall(found):
         console.print(overall_table(together, SHOWN).rich(f"{title}, all data sets"))
         console.print(OVERALL, style="dim", highlight=False)

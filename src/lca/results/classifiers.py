@@ -136,6 +136,15 @@ class Classifier:
         curves = [record.sample_weighted() for record in self.records]
         return [sum(values) / len(values) for values in zip(*curves, strict=True)]
 
+    def by_domain(self, what: str) -> dict[str, Measured]:
+        """The `last` accuracy on every domain, or the `forgetting` of it, by its name. Empty where classes do not come
+        back in domains."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for each in self.stored("by_domain"):
+            for name, value in each[what].items():
+                values[name].append(value)
+        return {name: Measured(numbers) for name, numbers in sorted(values.items())}
+
     @cached_property
     def robustness(self) -> dict[int, RobustnessScores]:
         """On damaged images, by seed; of the runs that were measured on them, and where these differ in the damage, of

@@ -11,7 +11,7 @@ from lca.results.classifiers import Classifier, Measured
 from lca.results.metrics import metrics_of, summary
 from lca.results.reading import Run
 from lca.results.seeds import recipe_differences
-from lca.results.stored import StoredAnswers, same_test_images
+from lca.results.stored import StoredAnswers, counted, same_tasks, same_test_images
 
 
 def answers_of(run: Run, branch: str) -> StoredAnswers:
@@ -34,7 +34,7 @@ def details(
     answers = answers_of(run, branch)
     record, known = answers.record(), answers.task_known()
     intervals = Classifier(run.label, branch, [run], draws).bootstrap
-    tasks = tasks_of(record.matrix(), record.task_sizes)
+    tasks = tasks_of(record.matrix(), record.task_sizes, record.domains)
     for task, (row, (right, images)) in enumerate(zip(tasks, record.by_task(), strict=True)):
         row |= {"images": images, "right": right, "last_interval_95": list(wilson_interval(right, images))}
         row["last_task_known"] = None if known is None else known.matrix()[-1][task]
@@ -69,10 +69,13 @@ def over_seeds(runs: Sequence[Run], branch: str, draws: int = DRAWS) -> dict[str
     return {"seeds": [run.seed for run in runs], "same_test_images": row.same_test_images, "summary": found}
 
 
-def tasks_of(matrix: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Every task right after it was learnt, at its best, and after the last one."""
+def tasks_of(
+    matrix: Sequence[Sequence[float]], sizes: Sequence[int], domains: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Every task right after it was learnt, at its best, and after the last one; with the name of its domain."""
     return [
         {
+            **({"domain": domains[task]} if domains else {}),
             "classes": size,
             "learnt": matrix[task][task],
             "best": max(row[task] for row in matrix[task:]),
@@ -87,7 +90,8 @@ def classes_of(seeds: Iterable[tuple[Sequence[str], AccuracyRecord]]) -> dict[st
     right: Counter[str] = Counter()
     images: Counter[str] = Counter()
     for classes, record in seeds:
-        for name, correct, total in zip(classes, record.correct[-1], record.total, strict=True):
+        names = (name for _, name in counted(classes, record.domains))
+        for name, correct, total in zip(names, record.correct[-1], record.total, strict=True):
             right[name] += correct
             images[name] += total
     return {
@@ -100,9 +104,7 @@ def classes_of(seeds: Iterable[tuple[Sequence[str], AccuracyRecord]]) -> dict[st
 def _intransigence(run: Run, answers: StoredAnswers, joint: Run) -> float:
     if (method := joint.recipe["method"]["name"]) != "joint":
         raise LcaError(f"--joint takes a run of the method joint; {joint.folder} is one of {method}")
-    if not same_test_images(run.results, joint.results) or any(
-        run.results["data"][key] != joint.results["data"][key] for key in ("class_order", "task_sizes")
-    ):
+    if not same_test_images(run.results, joint.results) or not same_tasks(run.results, joint.results):
         raise LcaError(
             f"{joint.folder} has other tasks, class order or test images: give the joint run the same data and seed"
         )

@@ -60,6 +60,7 @@ AVERAGES = [
 ]
 LAST = [Number("last accuracy", "sample_weighted", "last"), Number("last accuracy, task mean", "task_mean")]
 FORGETTING = [Number("forgetting", column="forgets", lower_is_better=True, signed=True)]
+DOMAINS = [Number("last accuracy, domain mean", "mean"), Number("last accuracy, worst domain", "worst")]
 TASK_KNOWN = [
     Number("average accuracy, task known", "average_accuracy.sample_weighted"),
     Number("last accuracy, task known", "last_accuracy.sample_weighted"),
@@ -102,6 +103,13 @@ METRICS: dict[str, Metric] = {
         AccuracyRecord.after_each_task,
         after_each_task={"accuracy": "sample_weighted", "task mean": "task_mean"},
     ),
+    "by_domain": Metric(
+        "by domain: last accuracy, forgetting; mean and least of the former",
+        "a_Tj; (max over t of a_tj) - a_Tj, by the names of the domains that tasks are",
+        AccuracyRecord.by_domain,
+        DOMAINS,
+        undefined="classes that do not come back in domains",
+    ),
     "matrix": Metric("by task", "a_tj", AccuracyRecord.matrix),
     "task_known": Metric(
         "accuracy with the task known",
@@ -136,7 +144,8 @@ METRICS: dict[str, Metric] = {
             "FPR95 OOD": "after_each_task.fpr95_ood_positive",
         },
         undefined="see below",
-        missing="not measured: ood is false in the recipe, or the branch keeps no class statistics",
+        missing="not measured: ood is false in the recipe, the branch keeps no class statistics, or classes "
+        "come back in domains",
     ),
     "forward_transfer": Metric(
         "forward transfer",

@@ -167,7 +167,8 @@ def write_lines(path: Path, version: int, key: str, entries: Iterable[Any]) -> N
 def record_of(results: Mapping[str, Any], branch: str) -> AccuracyRecord:
     """The counts of a branch."""
     data = results["data"]
-    return AccuracyRecord(results["branches"][branch]["correct"], data["test_images"], data["task_sizes"])
+    correct, domains = results["branches"][branch]["correct"], data.get("domains", ())
+    return AccuracyRecord(correct, data["test_images"], data["task_sizes"], domains)
 
 
 def without_what_follows(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +209,9 @@ def _full(stored: dict[str, Any], record: AccuracyRecord) -> dict[str, Any]:
     metrics = dict(stored) if "average_accuracy" in stored else metrics_of_counts(record) | stored
     if "right" in (known := metrics.get("task_known") or {}):
         images = [count for _, count in record.by_task()]
-        metrics["task_known"] = metrics_of_counts(AccuracyRecord(known["right"], images, [1] * len(images)))
+        metrics["task_known"] = metrics_of_counts(
+            AccuracyRecord(known["right"], images, [1] * len(images), record.domains)
+        )
     if "bins" in (calibration := metrics.get("calibration") or {}):
         metrics["calibration"] = _calibration(calibration)
     return metrics

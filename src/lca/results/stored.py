@@ -26,24 +26,25 @@ class StoredAnswers:
 
     classes: Sequence[str]
     task_sizes: list[int]
+    """Classes that the test images of each task can have."""
     labels: Tensor
-    """(n,) of all test images, class by class."""
+    """(n,) of all test images, task by task and there class by class."""
     after: Sequence[Mapping[str, Tensor]]
     """After task t, about the images of the classes seen so far: `prediction`, `confidence` (the probability of the
     prediction), `prediction within task` (the best class of the image's own task), and, where there are class
     statistics, `unknown`; `ood` are the same scores of all images of later tasks. `next task` and `next task,
     pretrained` name the images of the next task after its nearest class means. Old runs lack some of them."""
+    domains: Sequence[str] = ()
+    """That of every task, where all classes come back in them."""
+    tasks: Tensor | None = None
+    """(n,) of all test images, in a stream of domains; in others their labels say it."""
 
     @classmethod
     def of_branch(
-        cls,
-        branch: str,
-        classes: Sequence[str],
-        task_sizes: list[int],
-        labels: Tensor,
-        after: Sequence[Mapping[str, Tensor]],
+        cls, branch: str, data: Mapping[str, Any], images: Mapping[str, Tensor], after: Sequence[Mapping[str, Tensor]]
     ) -> "StoredAnswers":
-        """One branch's tensors of all, under their own names; those that belong to no branch are everyone's."""
+        """One branch's tensors of all, under their own names; those that belong to no branch are everyone's. `data` is
+        what results.json says of the images, `images` are their labels and tasks."""
         own = f"{branch}/"
         chosen = [
             {key.removeprefix(own): each for key, each in part.items() if key.startswith(own) or "/" not in key}
@@ -52,36 +53,47 @@ class StoredAnswers:
         for part in chosen:
             if "strangers" in part:  # as earlier versions called it
                 part["ood"] = part.pop("strangers")
-        return cls(tuple(classes), task_sizes, labels.long(), chosen)
+        domains, tasks = data.get("domains", ()), images["tasks"].long() if data.get("domains") else None
+        return cls(tuple(data["class_order"]), data["task_sizes"], images["labels"].long(), chosen, domains, tasks)
+
+    @property
+    def places(self) -> Tensor:
+        """(n,): the count of right answers to which every test image adds, that of its class. Every domain has counts
+        of its own."""
+        return self.labels if self.tasks is None else self.tasks * len(self.classes) + self.labels
 
     def record(self, what: str = "prediction") -> AccuracyRecord:
         """Right answers by class after every task."""
+        places = self.places
         correct = [
-            correct_by_class(part[what].long(), self.seen(task), self._ends[task])
-            for task, part in enumerate(self.after)
+            correct_by_class(right, places[places < end], end)
+            for right, end in zip(self._right(what), self._ends, strict=True)
         ]
-        return AccuracyRecord(
-            correct, torch.bincount(self.labels, minlength=len(self.classes)).tolist(), self.task_sizes
-        )
+        total = torch.bincount(places, minlength=self._ends[-1]).tolist()
+        return AccuracyRecord(correct, total, self.task_sizes, self.domains)
 
     def outcomes(self) -> Outcomes:
         """Which images were recognised, for resampling."""
-        return Outcomes(self.classes, self.task_sizes, self.labels, self._right())
+        names = ["/".join(filter(None, each)) for each in counted(self.classes, self.domains)]
+        return Outcomes(names, self.task_sizes, self.places, self._right(), self.domains)
 
-    def _right(self) -> list[Tensor]:
-        """After every task, of each image of the classes seen so far."""
-        return [part["prediction"].long() == self.seen(task) for task, part in enumerate(self.after)]
+    def _right(self, what: str = "prediction") -> list[Tensor]:
+        """After every task, of each image asked about so far."""
+        return [part[what].long() == self.seen(task) for task, part in enumerate(self.after)]
 
     def fits(self) -> bool:
         """Whether there is an answer about every image, and all of them and the labels name classes."""
+        if self.tasks is not None and self.tasks.shape != self.labels.shape:
+            return False
         answers = [part["prediction"] for part in self.after]
         named = all(bool(((each >= 0) & (each < len(self.classes))).all()) for each in (self.labels, *answers))
         whole = all(len(each) == len(self.seen(task)) for task, each in enumerate(answers))
-        return named and whole and sum(self.task_sizes) == len(self.classes)
+        counts = len(self.classes) * max(len(self.domains), 1)
+        return named and whole and sum(self.task_sizes) == counts and bool((self.places < counts).all())
 
     def seen(self, task: int) -> Tensor:
-        """Labels of the test images of the classes that were learnt after a task."""
-        return self.labels[self.labels < self._ends[task]]
+        """Labels of the test images of the tasks up to this one."""
+        return self.labels[self.places < self._ends[task]]
 
     def confusion(self) -> Tensor:
         """The confusion matrix after the last task."""
@@ -122,7 +134,7 @@ class StoredAnswers:
         accuracies: dict[str, list[float | None]] = {name: [] for name in NEXT}
         for task, part in enumerate(parts, start=1):
             start, end = self._ends[task - 1], self._ends[task]
-            labels = self.labels[(self.labels >= start) & (self.labels < end)] - start
+            labels = self.places[(self.places >= start) & (self.places < end)] - start
             for name, found in accuracies.items():
                 share = (part[name].long() == labels).double().mean()
                 found.append(100 * float(share) if end - start > 1 else None)
@@ -172,10 +184,22 @@ def _by_branch(results: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
         {key.removeprefix(f"{task}/"): each for key, each in tensors.items() if key.startswith(f"{task}/")}
         for task in range(len(data["task_sizes"]))
     ]
-    return {
-        branch: StoredAnswers.of_branch(branch, data["class_order"], data["task_sizes"], tensors["labels"], after)
-        for branch in results["branches"]
-    }
+    return {branch: StoredAnswers.of_branch(branch, data, tensors, after) for branch in results["branches"]}
+
+
+def counted(classes: Sequence[str], domains: Sequence[str]) -> list[tuple[str, str]]:
+    """What each count of right answers is about: a domain, or nothing, and a class."""
+    return [(domain, name) for domain in domains or [""] for name in classes]
+
+
+def same_tasks(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Whether two runs have the same classes and domains in the same tasks."""
+
+    def tasks(results: Mapping[str, Any]) -> Any:
+        data = results["data"]
+        return data["class_order"], data["task_sizes"], data.get("domains", [])
+
+    return bool(tasks(one) == tasks(two))
 
 
 def same_test_images(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
@@ -186,7 +210,8 @@ def same_test_images(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
         data, recipe = results["data"], results["recipe"]["data"]
         drawn = recipe["evaluate"] == "validation"
         share = (results["recipe"]["seed"], recipe["validation"], recipe["train_limit"]) if drawn else None
-        return data["sha256"], share, dict(zip(data["class_order"], data["test_images"], strict=True))
+        counts = zip(counted(data["class_order"], data.get("domains", [])), data["test_images"], strict=True)
+        return data["sha256"], share, dict(counts)
 
     return bool(tested(one) == tested(two))
 

@@ -85,14 +85,16 @@ class _Experiment:
             lambda: (recipe.dump(), backbone.fingerprint, self.source.fingerprint), "recipe, weights and images"
         )
         self.stream = Stream(self.source, recipe.data, recipe.seed)
-        self.sizes = [len(classes) for classes in self.stream.task_classes]
         self.labels = self.stream.test(len(self.stream) - 1).labels
-        for number, classes in enumerate(self.stream.task_classes):
-            if not self.stream.evaluation_count(classes):
-                raise LcaError(
-                    f"task {number + 1} has no images to evaluate on (classes {', '.join(classes[:5])}): add images, "
-                    "or put more classes into a task with data.tasks"
-                )
+        counts = [len(self.stream.test_of(number)) for number in range(len(self.stream))]
+        self.task_of_image = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        if 0 in counts:
+            number, domains = counts.index(0), self.stream.domains
+            what = f"domain {domains[number]}" if domains else f"classes {', '.join(self.stream.asked(number)[:5])}"
+            more = "" if domains else ", or put more classes into a task with data.tasks"
+            raise LcaError(f"task {number + 1} has no images to evaluate on ({what}): add images{more}")
+        if recipe.ood and self.stream.domains:
+            progress.line("ood: images of later domains are of known classes, so there are no OOD images to measure on")
         self.classifier = ContinualClassifier(recipe, self.source.view, progress, backbone)
         coupled = self.classifier.method.couples_images()
         if self.ranks.count > 1 and coupled:
@@ -205,12 +207,13 @@ class _Experiment:
         self._checkpoint()
 
     def _run_joint(self) -> None:
-        """All data as one task; then the accuracy after task t asks for, and admits, the classes up to t only."""
+        """All data as one task; then the accuracy after task t is that on the images of the tasks up to t, among their
+        classes."""
         self._learn(self.stream.everything())
         images = self.stream.test(len(self.stream) - 1)
         features = self._timed("evaluate", lambda: self.classifier.features(images, "test"))
-        for classes in accumulate(self.sizes):
-            self._evaluated(features[images.labels.to(features.device) < classes], classes)
+        for task, classes in enumerate(accumulate(map(len, self.stream.task_classes))):
+            self._evaluated(features[(self.task_of_image <= task).to(features.device)], classes)
             self.task += 1
 
     def _test_features(self) -> Tensor:
@@ -235,12 +238,15 @@ class _Experiment:
         return torch.cat([found[part] for part in parts], dim=1)
 
     def _evaluated(self, features: Tensor, classes: int) -> None:
-        """Predictions of every branch for the test images of the first `classes` classes."""
+        """Predictions of every branch for the test images so far, among the first `classes` classes."""
         part: Part = {}
         accuracies: dict[str, float] = {}
         labels, unknown = self.stream.test(self.task).labels, self.classifier.method.unknown_scores(features)
-        home = torch.bucketize(torch.arange(classes), torch.tensor(self.sizes).cumsum(0), right=True)
-        elsewhere = home[labels][:, None] != home[None, :]
+        names = self.stream.classes[:classes]
+        own_classes = torch.tensor(
+            [[name in self.stream.asked(task) for name in names] for task in range(self.task + 1)]
+        )
+        elsewhere = ~own_classes[self.task_of_image[: len(labels)]]
         for branch in self.classifier.method.branches():
             logits = self.classifier.logits(features, branch)[:, :classes]
             confidence, prediction = logits.softmax(1).max(1)
@@ -260,7 +266,7 @@ class _Experiment:
         """What the recipe asks about the tasks to come. Nothing of it reaches the method."""
         method, following = self.classifier.method, self.task + 1
         known = [branch for branch in method.branches() if f"{branch}/unknown" in part]
-        if self.recipe.ood and known:
+        if self.recipe.ood and known and not self.stream.domains:
             later = range(following, len(self.stream))
             scores = method.unknown_scores(torch.cat([self._features_of(task, "ood") for task in later]))
             part |= {f"{branch}/ood": scores[branch].cpu() for branch in known}
@@ -270,11 +276,14 @@ class _Experiment:
             def pretrained(images: ImageSet) -> Tensor:
                 return extract(extractor, images, self.progress, what, embed=extractor.pretrained)
 
+            asked = self.stream.asked(following)
             with self.stream.open(following) as task:
-                new = task.train.of_classes(self.stream.task_classes[following])
+                new = task.train.of_classes([name for name in asked if name in task.classes])
+                labels = torch.tensor([asked.index(name) for name in new.classes]).int()
                 test, own = self.stream.test_of(following), method.features(new, what)
-                part["next task"] = nearest_mean(new.labels, own, self._features_of(following, "next task"))
-                part["next task, pretrained"] = nearest_mean(new.labels, pretrained(new), pretrained(test))
+                answers = nearest_mean(new.labels, own, self._features_of(following, "next task"))
+                before = nearest_mean(new.labels, pretrained(new), pretrained(test))
+                part |= {"next task": labels[answers], "next task, pretrained": labels[before]}
 
     def _task_learnt(self) -> None:
         self.learnt = True
@@ -331,23 +340,27 @@ class _Experiment:
     # The results
 
     def _write_results(self) -> dict[str, Any]:
-        classes, test = self.stream.classes, (self.sizes, self.labels, self.evaluations)
+        stream = self.stream
+        data = {
+            "source": self.source.name,
+            "sha256": self.source.fingerprint,
+            "class_order": list(stream.classes),
+            "task_sizes": [len(stream.asked(task)) for task in range(len(stream))],
+            "domains": list(stream.domains),
+            "train_images": stream.train_counts(),
+            "test_images": stream.test_counts(),
+            "near_copies": self.source.near_copies,
+            "as_published": self.source.as_published,
+        }
+        labels = {"labels": self.labels.int()} | ({"tasks": self.task_of_image.int()} if stream.domains else {})
         branches = {
-            branch: StoredAnswers.of_branch(branch, classes, *test) for branch in self.classifier.method.branches()
+            branch: StoredAnswers.of_branch(branch, data, labels, self.evaluations)
+            for branch in self.classifier.method.branches()
         }
         results = {
             "format": FORMAT,
             "recipe": self.recipe.dump(),
-            "data": {
-                "source": self.source.name,
-                "sha256": self.source.fingerprint,
-                "class_order": list(classes),
-                "task_sizes": self.sizes,
-                "train_images": self.stream.train_counts(),
-                "test_images": torch.bincount(self.labels, minlength=len(classes)).tolist(),
-                "near_copies": self.source.near_copies,
-                "as_published": self.source.as_published,
-            },
+            "data": data,
             "backbone": {"name": self.classifier.backbone.name, "sha256": self.classifier.backbone.fingerprint},
             "versions": versions(),
             "machine": self.classifier.compute.describe(),
@@ -363,7 +376,7 @@ class _Experiment:
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
         tensors = {f"{number}/{name}": t for number, part in enumerate(self.evaluations) for name, t in part.items()}
-        save_tensors(self.folder.predictions, {"labels": self.labels.int(), **tensors})
+        save_tensors(self.folder.predictions, labels | tensors)
         write_json(self.folder.results, results)
         shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         self.folder.log("finished")
