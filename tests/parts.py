@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import timm
 import torch
 from timm.models import VisionTransformer
 
 import lca.testing.parts
-from lca.backbones import Backbone
+from lca.backbones import Backbone, BackboneOptions, load_backbone
 from lca.data.images import ImageSet, Pixels
 from lca.data.streams import Task
 from lca.data.views import AugmentOptions
@@ -28,6 +29,20 @@ SMALL_TUNING: dict[str, dict[str, Any]] = {
     "prompt": {"tokens": 3},
     "peft:ia3": {"options": {"target_modules": ["qkv"], "feedforward_modules": []}},
 }
+SMALL_MODELS: dict[str, dict[str, Any]] = {
+    "test_convnext.r160_in1k": {},
+    "test_resnet.r160_in1k": {},
+    "test_efficientnet.r160_in1k": {},
+    "mobilenetv3_small_050.lamb_in1k": {},
+    "swin_tiny_patch4_window7_224.ms_in1k": {
+        "img_size": 32,
+        "window_size": 4,
+        "embed_dim": 24,
+        "depths": (1, 1),
+        "num_heads": (2, 2),
+    },
+}
+"""Models of timm's that are no vision transformers, the smallest of their kind, and what makes them smaller."""
 
 
 def build_vit(kind: str = "plain", seed: int = 0, **changes: Any) -> VisionTransformer:
@@ -36,6 +51,24 @@ def build_vit(kind: str = "plain", seed: int = 0, **changes: Any) -> VisionTrans
 
 def build_backbone(kind: str = "plain", interpolation: str = "bicubic") -> Backbone:
     return replace(lca.testing.parts.build_backbone(kind, interpolation, img_size=32), name=kind)
+
+
+def build_model_backbone(name: str) -> Backbone:
+    """One of `SMALL_MODELS` for images of 32 pixels, as `load_backbone` gives it where timm has a name for its shape.
+
+    All its weights are random, running statistics among them: what they begin with would hide mistakes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = timm.create_model(name.partition(".")[0], num_classes=0, **SMALL_MODELS[name])
+        for parameter in model.parameters():
+            parameter.data += 0.05 * torch.randn_like(parameter)
+        for key, buffer in model.named_buffers():
+            if "running_" in key:
+                buffer += 0.2 * torch.rand_like(buffer)
+    if SMALL_MODELS[name]:
+        return replace(build_backbone(), vit=model.requires_grad_(False).eval(), name=name)
+    backbone = load_backbone(BackboneOptions(name=name), model.state_dict())
+    return replace(backbone, preprocessing=replace(backbone.preprocessing, size=32))
 
 
 def build_images(classes: tuple[str, ...], per_class: int | list[int] = 6, seed: int = 0) -> ImageSet:

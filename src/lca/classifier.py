@@ -1,6 +1,6 @@
 """ContinualClassifier: a classifier that keeps learning. This is what a user holds, and what every benchmark drives.
 
-model = ContinualClassifier(Recipe())                    # embedded backbone, method `im`, what measured best
+model = ContinualClassifier()                            # embedded backbone, method `im`, what measured best
 model.learn("photos/first-classes")                      # a folder with one folder per class
 model.learn("photos/more-classes")                       # new classes, known ones, or both
 answer = model.predict(["cat.jpg"])[0]                   # answer.label, answer.probability, answer.unknown
@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lca.backbones import Backbone, load_backbone
+from lca.backbones import PHOTOS, Backbone, BackboneOptions, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
@@ -54,6 +54,7 @@ _ANSWERED_AT_ONCE = 2048
 class ContinualClassifier:
     """A pre-trained backbone, a method that teaches it new classes, and the classes learnt so far.
 
+    Without a recipe it is what `lca learn` makes: what measured best, on the embedded backbone for photos.
     `view` says what of an image is seen: by default what is usual for photos, as changed by the recipe.
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     `bundle` says whether a saved model carries the backbone's weights.
@@ -61,13 +62,13 @@ class ContinualClassifier:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Recipe | None = None,
         view: ViewOptions | None = None,
         progress: Progress | None = None,
         backbone: Backbone | None = None,
         given: Given | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.recipe = recipe = recipe or Recipe(backbone=BackboneOptions(name=PHOTOS))
         self.view = view or recipe.data.view.over(ViewOptions())
         self.progress = progress or Progress()
         self.backbone = backbone or load_backbone(recipe.backbone)

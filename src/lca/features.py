@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from typing import Any, Self
 
 import torch
-from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.backbones import Backbone
 from lca.backbones.patches import project_by_product
+from lca.backbones.pooling import Pooled, pooled
 from lca.data.images import ImageSet, Pixels
 from lca.data.looks import Look
 from lca.data.views import channels, evaluation_view, scaled
@@ -19,7 +20,7 @@ from lca.progress import Progress
 from lca.randomness import generator
 from lca.ranks import current
 from lca.tuning import tuners
-from lca.tuning.base import TuningOptions, overwrite
+from lca.tuning.base import TuningOptions, expect_transformer, overwrite
 
 
 class FeatureExtractor(nn.Module):
@@ -32,7 +33,7 @@ class FeatureExtractor(nn.Module):
         self, backbone: Backbone, tuning: TuningOptions, seed: int, compute: Compute, centre_crop: float = 1.0
     ) -> None:
         super().__init__()
-        self.vit = backbone.vit
+        self.vit: Any = backbone.vit
         self.preprocessing = backbone.preprocessing
         self.width = backbone.width
         self.compute = compute
@@ -40,6 +41,8 @@ class FeatureExtractor(nn.Module):
         if compute.device.type == "cuda":
             project_by_product(self.vit)
         self.tuner = tuners[tuning.name](tuning)
+        if not self.tuner.any_backbone:
+            expect_transformer(self.vit, f"tuner {tuning.name!r}")
         before = [(parent, name, child) for parent in self.vit.modules() for name, child in parent.named_children()]
         self.tuner.attach(self.vit, generator(seed, "tuner"))
         self._replaced = [
@@ -59,6 +62,15 @@ class FeatureExtractor(nn.Module):
         with self.compute.autocast():
             features = self.compiled(views).float()
         return features if self.norm is None else self.norm(features)
+
+    def train(self, mode: bool = True) -> Self:
+        """Batch normalisation keeps the running statistics it was pre-trained with, in training too: what an image is
+        answered must not depend on its batch, and what is stored and merged are trained tensors alone."""
+        super().train(mode)
+        for module in self.vit.modules():
+            if any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False)):
+                module.eval()
+        return self
 
     def compile_for(self, size: int) -> None:
         """Batches of this size are compiled from now on: the transformer, and the scaling of views to one pass."""
@@ -171,23 +183,6 @@ class Tuned(Stored):
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         return nbytes(self.tensors)
-
-
-def pooled(vit: VisionTransformer, views: Tensor) -> Tensor:
-    """The transformer's feature (n, width) as timm pools it for its head."""
-    features: Tensor = vit.forward_head(vit.forward_features(views), pre_logits=True)
-    return features
-
-
-class Pooled(nn.Module):
-    """`pooled` as one module whose weights can be given."""
-
-    def __init__(self, vit: VisionTransformer) -> None:
-        super().__init__()
-        self.training, self.vit = vit.training, vit
-
-    def forward(self, views: Tensor) -> Tensor:
-        return pooled(self.vit, views)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from lca.data.views import ViewOptions, evaluation_view
 from lca.models import export as shipping
 from lca.recipe import validate_recipe
 from lca.statistics.distances import KEPT
-from parts import VITS, build_backbone, build_task
+from parts import VITS, build_backbone, build_model_backbone, build_task
 
 QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "balanced", "name": "best", **tiny.QUICK}]}}
 TUNINGS = {name: {"name": name, **tiny.SMALL_TUNING.get(name, {})} for name in tiny.TUNERS}
@@ -170,6 +170,14 @@ def test_onnxruntime_answers_as_the_model_for_every_other_tuner(tmp_path, tuning
 def test_other_kinds_of_transformers(tmp_path, kind):
     recipe = tiny.recipe(QUICK)
     model = ContinualClassifier(recipe, ViewOptions(), backbone=build_backbone(kind))
+    model.learn(build_task(0, ("a", "b")))
+    shipping.export_onnx(model, tmp_path / "model.onnx")
+    assert_same(run_onnx(tmp_path / "model.onnx", noise(32)), ours(model, noise(32)))
+
+
+@pytest.mark.parametrize(("name", "tuning"), [("test_convnext.r160_in1k", "full"), ("test_resnet.r160_in1k", "none")])
+def test_other_backbones_than_transformers(tmp_path, name, tuning):
+    model = ContinualClassifier(tiny.recipe(QUICK, tuning=tuning), ViewOptions(), backbone=build_model_backbone(name))
     model.learn(build_task(0, ("a", "b")))
     shipping.export_onnx(model, tmp_path / "model.onnx")
     assert_same(run_onnx(tmp_path / "model.onnx", noise(32)), ours(model, noise(32)))

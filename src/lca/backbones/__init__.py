@@ -1,30 +1,34 @@
-"""Backbones: any timm vision transformer by its full tag, with the preprocessing of its own card.
+"""Backbones: timm's models of images by their full tag, with the preprocessing of their own cards.
 
-The embedded model needs no network. Weights can also come from a local safetensors file with timm's key names.
+The embedded ones need no network. Weights can also come from a local safetensors file with timm's key names. Frozen or
+wholly tuned, any model does; what puts tensors of its own into a backbone needs timm's `VisionTransformer`.
 """
 
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import timm
 import torch
 import yaml
-from timm.models import VisionTransformer
-from torch import Tensor
+from torch import Tensor, nn
 
+from lca.backbones.pooling import pooled_shape
 from lca.data.views import Preprocessing
 from lca.errors import LcaError, nearest
 from lca.files import Part, hash_file, hash_json, load_tensors
 from lca.options import Options
 
 EMBEDDED = Path(__file__).parent / "embedded"
+PHOTOS = "deit_tiny_patch16_224.fb_in1k"
+"""The backbone of people's photos, unless they choose another. The one of recipes is smaller and sees less."""
 
 
 class BackboneOptions(Options):
-    """Which vision transformer, which weights, which input scaling."""
+    """Which model, which weights, which input scaling."""
 
     name: str = "vit_pico_patch8_64"
     """A full timm tag (`vit_base_patch16_224.augreg_in21k_ft_in1k`) or an embedded model."""
@@ -36,9 +40,10 @@ class BackboneOptions(Options):
 
 @dataclass(frozen=True)
 class Backbone:
-    """A pre-trained vision transformer without head, how its input is scaled, and which weights exactly it has."""
+    """A pre-trained model of timm's without head, how its input is scaled, and which weights exactly it has."""
 
-    vit: VisionTransformer
+    vit: nn.Module
+    """Mostly a vision transformer. In evaluation."""
     preprocessing: Preprocessing
     name: str
     fingerprint: str
@@ -46,9 +51,10 @@ class Backbone:
     licence: str = ""
     """What is known about the terms of the weights."""
 
-    @property
+    @cached_property
     def width(self) -> int:
-        return int(self.vit.num_features)
+        """How many values a feature has."""
+        return pooled_shape(self.vit, self.preprocessing.size)[-1]
 
 
 def embedded_names() -> list[str]:
@@ -56,8 +62,13 @@ def embedded_names() -> list[str]:
     return sorted(path.stem for path in EMBEDDED.glob("*.yaml"))
 
 
-def usable_names() -> list[str]:
-    """Names of timm's models of the class that the tuners are made for, by where timm defines them.
+def purpose(name: str) -> str:
+    """What an embedded model is for."""
+    return str(_card(name)["purpose"])
+
+
+def transformer_names() -> list[str]:
+    """Names of timm's models of the class that all tuners fit, by where timm defines them.
 
     A name alone does not tell: `vit_base_patch16_dinov3` is of another class. A few elsewhere (vitamin) would do too.
     """
@@ -66,7 +77,7 @@ def usable_names() -> list[str]:
 
 
 def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Backbone:
-    """Build the transformer, fill in the weights, take the preprocessing from the card.
+    """Build the model, fill in the weights, take the preprocessing from the card.
 
     The weights are those given (a model that carries its backbone), those of `options.weights`, the embedded ones, or
     timm's download, in that order.
@@ -106,34 +117,30 @@ def input_size(name: str) -> int | None:
     return None if card is None else int(card.input_size[-1])
 
 
-def untrained(name: str) -> VisionTransformer:
-    """The transformer of that name with random weights and without any download: to count with, not to use."""
-    return _embedded(name)[0] if name in embedded_names() else _timm_model(name, download=False)[0]
+def untrained(name: str) -> nn.Module:
+    """The model of that name with random weights and without any download: to count with, not to use."""
+    vit = _embedded(name)[0] if name in embedded_names() else _timm_model(name, download=False)[0]
+    return vit.eval()
 
 
 def _card(name: str) -> Any:
     return yaml.safe_load((EMBEDDED / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def _embedded(name: str) -> tuple[VisionTransformer, dict[str, Any]]:
+def _embedded(name: str) -> tuple[nn.Module, dict[str, Any]]:
     card = _card(name)
     vit = timm.create_model(card["architecture"]["name"], num_classes=0, **card["architecture"]["options"])
     return vit, card
 
 
-def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str, Any]]:
-    """A transformer of timm's, with its download or untrained, and what its card says about the input."""
+def _timm_model(name: str, download: bool) -> tuple[Any, dict[str, Any]]:
+    """A model of timm's, with its download or untrained, and what its card says about the input."""
     architecture, dot, tag = name.partition(".")
     if not timm.is_model(architecture):
-        hint = nearest(architecture, [*usable_names(), *embedded_names()])
+        hint = nearest(architecture, [*timm.list_models(), *embedded_names()])
+        hint = hint if hint.endswith("?") else "`lca backbones --search PATTERN` finds one"
         raise LcaError(f"timm has no model {architecture!r}; {hint}")
-    with torch.device("meta"):  # the shape alone, to know its class before anything is downloaded
-        kind = type(timm.create_model(architecture, num_classes=0))
-    if not issubclass(kind, VisionTransformer):
-        raise LcaError(
-            f"{architecture} is a {kind.__name__}; the tuners here are made for timm's VisionTransformer "
-            "(vit_*, deit_*, and others of that class)"
-        )
+    _expect_features(architecture)
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
     if dot and tag not in tags:
         raise LcaError(f"timm has no weights {name!r}; {nearest(tag, tags)}")
@@ -154,10 +161,30 @@ def _timm_model(name: str, download: bool) -> tuple[VisionTransformer, dict[str,
     return vit, {"size": card["input_size"][-1], **{key: card[key] for key in ("mean", "std", "interpolation")}}
 
 
-def _fill(vit: VisionTransformer, stored: Part, what: str) -> None:
+def _expect_features(architecture: str) -> None:
+    """Whether a model turns a square colour image into a vector: found out by its shape alone, before any download."""
+    with torch.device("meta"):
+        vit = timm.create_model(architecture, num_classes=0).eval()
+    channels, height, width = vit.pretrained_cfg["input_size"]
+    if (channels, height) != (3, width):
+        raise LcaError(f"{architecture} wants {channels} x {height} x {width} values; here images are 3 x n x n")
+    try:
+        shape: Any = pooled_shape(vit, height)
+    except (NotImplementedError, TypeError, AttributeError) as error:  # encoders without a classifier's pooling
+        shape = f"{type(error).__name__}: {error}"
+    if not isinstance(shape, tuple) or len(shape) != 2:
+        raise LcaError(
+            f"{architecture} is a {type(vit).__name__}, which gives no feature vector of an image ({shape}); "
+            "choose one of timm's classifiers of images (`lca backbones`)"
+        )
+
+
+def _fill(vit: Any, stored: Part, what: str) -> None:
     """Load weights into the model: fp16 is cast, a classification head is left out, all else must fit."""
     wanted = vit.state_dict()
-    extra = [key for key in stored if key not in wanted and not key.startswith(("head.", "head_dist.", "fc."))]
+    named = vit.pretrained_cfg["classifier"] or ()
+    heads = tuple(f"{each}." for each in ([named] if isinstance(named, str) else named))
+    extra = [key for key in stored if key not in wanted and not key.startswith(heads)]
     missing = [key for key in wanted if key not in stored]
     shapes = [
         f"{key}: {tuple(stored[key].shape)} in the file, {tuple(wanted[key].shape)} in the model"

@@ -1,7 +1,8 @@
 """The first layer of a vision transformer as what it is, a matrix product: much faster on a GPU than a convolution."""
 
+from typing import Any
+
 from timm.layers import PatchEmbed
-from timm.models import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,9 +21,9 @@ class PatchProjection(nn.Conv2d):
         return functional.linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
-def project_by_product(vit: VisionTransformer) -> None:
-    """Put a `PatchProjection` in the place of the transformer's first convolution, where that gives the same."""
-    embedding = vit.patch_embed
+def project_by_product(vit: Any) -> None:
+    """Put a `PatchProjection` in the place of a transformer's first convolution, where that gives the same."""
+    embedding: Any = getattr(vit, "patch_embed", None)
     if type(embedding) is PatchEmbed and type(embedding.proj) is nn.Conv2d:
         convolution = embedding.proj
         touching = convolution.stride == convolution.kernel_size and convolution.padding == (0, 0)

@@ -4,20 +4,24 @@ import ast
 import inspect
 import itertools
 import textwrap
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lca.cli.common import first_paragraph
 
+LARGER = "vit_small_patch16_224.augreg_in21k_ft_in1k"
 SUGGESTED = {
-    "vit_small_patch16_224.augreg_in21k_ft_in1k": "a good start for photos",
+    LARGER: "the next step for photos",
     "vit_base_patch16_224.augreg_in21k_ft_in1k": "the backbone of the paper's table",
     "vit_base_patch16_224.augreg_in21k": "the same, without the ImageNet-1k fine-tuning",
-    "deit_tiny_patch16_224.fb_in1k": "the smallest at 224 px",
-    "vit_small_patch14_reg4_dinov2.lvd142m": "trained without labels, with registers, 518 px",
+    "vit_base_patch16_clip_224.openai": "CLIP's, trained on images with their captions",
+    "vit_small_patch14_reg4_dinov2.lvd142m": "trained without labels, with registers",
+    "convnext_tiny.fb_in22k_ft_in1k": "a convolutional network",
+    "mobilenetv3_small_100.lamb_in1k": "a convolutional network for small machines",
 }
+
+NO_TRANSFORMER = "no vision transformer: tuning none or full"
 
 DEFAULT_BACKBONE = "vit_pico_patch8_64"
 
@@ -41,13 +45,16 @@ def methods_command(
     """
     from lca.instruments.costs import stored_bytes
     from lca.methods import methods
+    from lca.tuning.base import NeedsTransformerError
 
     for name in [*methods] if method is None else [method]:
         info = methods[name].info
         needs = "Needs all images at once" if info.needs_all_data else "Keeps no images"
-        costs = (
-            f"Passes through the transformer per answer: {info.passes}. {_stored(stored_bytes(name, backbone, images))}"
-        )
+        try:
+            stored = _stored(stored_bytes(name, backbone, images))
+        except NeedsTransformerError:
+            stored = f"With its default tuning it needs a vision transformer, which {backbone} is not."
+        costs = f"Passes through the backbone per answer: {info.passes}. {stored}"
         entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {costs}")
     if method is not None:
         print()
@@ -115,17 +122,23 @@ def tuners_command(
     from lca.tuning import tuners
 
     for name in tuners:
-        trained = ""
-        if backbone is not None:
-            from lca.instruments.costs import trained_parameters
-
-            trained = f" {trained_parameters(name, backbone):,} parameters by default."
+        trained = "" if backbone is None else _trained(name, backbone)
         entry(name, first_paragraph(tuners[name].__doc__) + trained)
     entry(
         "peft:NAME",
         "A tuner of the peft library, such as `peft:ia3` or `peft:loha`; its options go under tuning.options. "
         "Needs `pip install peft`.",
     )
+
+
+def _trained(tuner: str, backbone: str) -> str:
+    from lca.instruments.costs import trained_parameters
+    from lca.tuning.base import NeedsTransformerError
+
+    try:
+        return f" {trained_parameters(tuner, backbone):,} parameters by default."
+    except NeedsTransformerError:
+        return f" It needs a vision transformer, which {backbone} is not."
 
 
 def operators_command() -> None:
@@ -146,33 +159,50 @@ def backbones_command(
         str | None, typer.Option(metavar="PATTERN", help="Search all of timm's, for example 'vit_small*'.")
     ] = None,
 ) -> None:
-    """List backbones: the embedded ones, some of timm's, or with --search all of timm's that can be used.
+    """List backbones: the embedded ones and some of timm's, with what they cost; or with --search all of timm's.
+
+    Any of timm's models of images will do. `lora` and the other tuners put tensors into a vision transformer (vit_*,
+    deit_*); other models, such as ConvNeXt, EfficientNet, ResNet and Swin, stay frozen with `--set tuning=none` or are
+    tuned as a whole with `--set tuning=full`.
 
     Examples:
       lca backbones
       lca backbones --search '*dinov2*'
+      lca learn my-model photos --backbone convnext_tiny.fb_in22k_ft_in1k --set tuning=none
     """
-    if search is not None:
-        import timm
+    from lca.backbones import embedded_names, purpose, transformer_names
 
-        from lca.backbones import usable_names
-        from lca.errors import LcaError
-
-        usable = set(usable_names())
-        found = [name for name in timm.list_pretrained(search) if name.partition(".")[0] in usable]
-        if not found:
-            raise LcaError(f"timm has no pre-trained vision transformer {search!r}")
-        print("\n".join(found))
+    if search is None:
+        for name in embedded_names():
+            entry(name, f"Embedded: {purpose(name)}. {footprint_text(name)}.")
+        transformers = transformer_names()
+        for name, why in SUGGESTED.items():
+            tuned = "" if name.partition(".")[0] in transformers else f" {NO_TRANSFORMER}."
+            entry(name, f"timm: {why}. {footprint_text(name)}.{tuned}")
         return
-    import yaml
+    import timm
 
-    import lca
+    from lca.errors import LcaError
 
-    for path in sorted((Path(lca.__file__).parent / "backbones" / "embedded").glob("*.yaml")):
-        card = yaml.safe_load(path.read_text(encoding="utf-8"))
-        entry(card["name"], f"embedded, needs no download; {card['shape']}.")
-    for name, why in SUGGESTED.items():
-        entry(name, f"timm, downloaded on first use; {why}.")
+    transformers = transformer_names()
+    if not (names := timm.list_pretrained(search)):
+        raise LcaError(f"timm has no pre-trained model {search!r}; an example is 'vit_small*'")
+    for name in names:
+        print(name if name.partition(".")[0] in transformers else f"{name}  ({NO_TRANSFORMER})")
+
+
+def footprint_text(backbone: str) -> str:
+    """What a backbone costs, the work of an image beside that of the backbone that photos get by default."""
+    from lca.backbones import PHOTOS
+    from lca.instruments.costs import footprint
+
+    cost = footprint(backbone)
+    work = cost.operations / footprint(PHOTOS).operations
+    return (
+        f"{cost.parameters / 1e6:.1f} million parameters, sees {cost.size} px"
+        + (f", {work:.2g} times the compute of {PHOTOS}" if backbone != PHOTOS else "")
+        + (f", about {cost.download / 1e6:.0f} MB to download once" if cost.download else ", no download")
+    )
 
 
 def recipes_command() -> None:

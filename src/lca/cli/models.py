@@ -40,7 +40,11 @@ def learn_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made if it is new.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
     backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For a new model: one of `lca backbones`, or any timm tag.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="For a new model: one of `lca backbones`, or any timm tag; an embedded DeiT-Tiny by default.",
+        ),
     ] = None,
     weights: Weights = None,
     recipe: Annotated[
@@ -71,8 +75,6 @@ def learn_command(
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
     with _changing(model) as known:
-        from lca.backbones import embedded_names
-
         progress = choose_progress(quiet)
         if not folder.is_dir():
             raise LcaError(f"there is no folder {folder}; expected one with a folder of images per class")
@@ -89,6 +91,8 @@ def learn_command(
                 )
         else:
             learner = _new(backbone, weights, recipe, overrides, device, progress)
+            if not (as_json or quiet):
+                _print_backbone(learner.backbone.name)
         if bundle is not None:
             learner.bundle = bundle
         read = learner.read(folder)
@@ -99,11 +103,6 @@ def learn_command(
         _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
     else:
         _print_lesson(lesson, learner, model)
-        if not known and learner.backbone.name in embedded_names():
-            print(
-                f"it stands on {learner.backbone.name}, which is small and comes along; for photos a larger --backbone "
-                "is worth its download (see `lca backbones`)"
-            )
 
 
 def predict_command(
@@ -307,6 +306,7 @@ def _new(
     device: str | None,
     progress: Progress,
 ) -> "ContinualClassifier":
+    from lca.backbones import PHOTOS
     from lca.classifier import ContinualClassifier
     from lca.recipe import load_recipe
 
@@ -314,7 +314,21 @@ def _new(
     changes: dict[str, Any] = {"backbone": {key: value for key, value in of_backbone.items() if value is not None}}
     if device is not None:
         changes["device"] = device
-    return ContinualClassifier(load_recipe(recipe or "best", overrides, changes), progress=progress)
+    chosen = load_recipe(recipe or "best", overrides, changes)
+    if "name" not in chosen.backbone.model_fields_set:  # nobody said which: photos get more than recipes do
+        for_photos = chosen.backbone.model_copy(update={"name": PHOTOS})
+        chosen = chosen.model_copy(update={"backbone": for_photos})
+    return ContinualClassifier(chosen, progress=progress)
+
+
+def _print_backbone(name: str) -> None:
+    """Which backbone a new model gets, and what another would cost: it cannot be changed later."""
+    from lca.backbones import embedded_names
+    from lca.cli.lists import LARGER, footprint_text
+
+    if name in embedded_names():
+        print(f"the backbone is {name}, which comes along: {footprint_text(name)}")
+        print(f"--backbone chooses another (see `lca backbones`), such as {LARGER}: {footprint_text(LARGER)}")
 
 
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:

@@ -23,6 +23,7 @@ from lca.heads.growing import HeadChoice, LinearOptions, TaskHead
 from lca.methods._base import Setting, Step
 from lca.methods.finetune import SequentialFineTuning, SequentialOptions
 from lca.training.loop import FineTuning
+from lca.tuning.base import expect_transformer
 from lca.tuning.insertion import Insertion, inserting
 
 QUERY = "query"
@@ -66,6 +67,7 @@ class Prompted(SequentialFineTuning):
     def __init__(self, setting: Setting, options: PromptedOptions) -> None:
         super().__init__(setting, options)
         vit = setting.extractor.vit
+        expect_transformer(vit, f"method {options.name!r}")
         if any(isinstance(each, Insertion) for each in vit.modules()):
             tuner = setting.extractor.tuner.options.name
             raise LcaError(

@@ -19,6 +19,7 @@ from lca.methods._branched import PLAIN, BranchedOptions, presets
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
 from lca.statistics.prototypes import ClassMeans
 from lca.training.loop import FineTuning
+from lca.tuning.base import expect_transformer
 
 ROUNDS = 4
 """How many subspaces an image asks at most, one after the other."""
@@ -63,7 +64,10 @@ class MosTraining(FineTuning):
     def __init__(self, method: "Mos") -> None:
         super().__init__(method.setting)
         self._method, self._mos = method, method.options
-        self._depth = len(method.setting.extractor.vit.blocks)
+        if method.options.repeated_ema:
+            vit = method.setting.extractor.vit
+            expect_transformer(vit, "method.repeated_ema")
+            self._depth = len(vit.blocks)
 
     def epoch(
         self, task: Task, number: int, heads: GrowingHeads, teacher: Mapping[str, Tensor] | None = None

@@ -37,13 +37,15 @@ class Confusion:
 
 def test_images(run: Run, progress: Progress) -> ImageSet:
     """The test images of a run in the order of its predictions, read again from its data source."""
-    from lca.backbones import untrained
+    from lca.backbones import input_size
     from lca.data.sources import load_source
     from lca.data.streams import Stream
 
     recipe = validate_recipe(run.results["recipe"], f"the recipe of {run.folder}")
-    side = untrained(recipe.backbone.name).patch_embed.img_size
-    source = load_source(recipe.data, recipe.seed, int(side[0]), progress)
+    side = input_size(recipe.backbone.name)
+    if side is None:
+        raise LcaError(f"timm has no card of {recipe.backbone.name!r}, which would say how large images were seen")
+    source = load_source(recipe.data, recipe.seed, side, progress)
     if source.fingerprint != run.results["data"]["sha256"]:
         raise LcaError(
             f"the images of {source.name} are not those of the run: they have changed, or are read otherwise"

@@ -8,10 +8,11 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor
 
+from lca.backbones.pooling import Pooled
 from lca.data.views import AugmentOptions
 from lca.device import Compute
 from lca.errors import LcaError
-from lca.features import FeatureExtractor, Pooled
+from lca.features import FeatureExtractor
 from lca.heads.growing import GrowingHeads, LinearOptions
 from lca.progress import Progress
 from lca.testing.contracts import Contracts, contract, expect, expect_equal, expect_near, expect_sentence, run_contracts

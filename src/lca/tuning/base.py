@@ -13,6 +13,10 @@ from lca.errors import LcaError
 from lca.options import NamedOptions
 
 
+class NeedsTransformerError(LcaError):
+    """The backbone is no vision transformer, and what was asked for needs one."""
+
+
 class TuningOptions(NamedOptions):
     """What every tuner has; each tuner adds its own options in its file."""
 
@@ -25,6 +29,8 @@ class Tuner(ABC):
     `full`. Options live in the tuner's file and are the class attribute `Options`."""
 
     Options: ClassVar[type[TuningOptions]]
+    any_backbone: ClassVar[bool] = False
+    """Whether it fits every model of timm's; by default vision transformers only."""
 
     def __init__(self, options: TuningOptions) -> None:
         self.options = options
@@ -83,6 +89,16 @@ class Tuner(ABC):
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the values in place, so that compiled code and optimisers keep their references."""
         overwrite(self.parameters(), tensors)
+
+
+def expect_transformer(vit: nn.Module, who: str) -> None:
+    """What puts tensors between the blocks of a vision transformer says so where there is none."""
+    if not isinstance(vit, VisionTransformer):
+        raise NeedsTransformerError(
+            f"{who} needs a vision transformer (timm's VisionTransformer), and this backbone is a "
+            f"{type(vit).__name__}. With it, use `tuning: none` (it stays frozen) or `tuning: full`, or a method that "
+            "tunes nothing, such as simplecil; or choose a vit_* or deit_* backbone"
+        )
 
 
 def overwrite(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:

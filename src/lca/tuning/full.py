@@ -1,10 +1,9 @@
-"""Full fine-tuning: every parameter of the transformer."""
+"""Full fine-tuning: every parameter of the backbone."""
 
 from typing import ClassVar, Literal
 
 import torch
-from timm.models import VisionTransformer
-from torch import Tensor
+from torch import Tensor, nn
 
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions
@@ -16,13 +15,17 @@ class FullOptions(TuningOptions):
 
 @tuners.register("full")
 class FullTuning(Tuner):
-    """Every parameter of the transformer."""
+    """Every parameter of the backbone.
+
+    Of batch normalisation these are weight and bias; its running statistics stay as they were pre-trained.
+    """
 
     Options: ClassVar = FullOptions
+    any_backbone: ClassVar = True
 
     _pretrained: dict[str, Tensor]
 
-    def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
+    def attach(self, vit: nn.Module, generator: torch.Generator) -> None:
         self.tuned = dict(vit.requires_grad_(True).named_parameters())
         self._pretrained = self.tensors()
 

@@ -6,6 +6,7 @@ images of a batch or one set per image, as methods do that choose prompts by the
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from timm.models.vision_transformer import Attention, VisionTransformer
@@ -148,9 +149,9 @@ def insert_prefix(vit: VisionTransformer, block: int, own: nn.Parameter | None) 
     return insertion
 
 
-def remove_insertions(vit: VisionTransformer) -> None:
-    """Take out all tokens and prefixes that were put in by the functions above."""
-    if isinstance(vit.blocks, TokenInsertion):
+def remove_insertions(vit: Any) -> None:
+    """Take out all tokens and prefixes that were put in by the functions above, where there are any."""
+    if isinstance(getattr(vit, "blocks", None), TokenInsertion):
         stages = list(vit.blocks)
         if vit.blocks.pool:
             vit.norm = stages.pop()

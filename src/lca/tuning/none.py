@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 import torch
-from timm.models import VisionTransformer
+from torch import nn
 
 from lca.tuning import tuners
 from lca.tuning.base import Tuner, TuningOptions
@@ -18,6 +18,7 @@ class NoTuning(Tuner):
     """Nothing to train in the backbone."""
 
     Options: ClassVar = NoneOptions
+    any_backbone: ClassVar = True
 
-    def attach(self, vit: VisionTransformer, generator: torch.Generator) -> None:
+    def attach(self, vit: nn.Module, generator: torch.Generator) -> None:
         pass
