@@ -28,7 +28,7 @@ def run(code, *words):
         ended = end.code or 0
     assert ended == code, (words, ended)
 
-run(0, "learn", "model", "photos", *{FAST})
+run(0, "learn", "model", "photos", "--backbone", "vit_pico_patch8_64", *{FAST})
 run(0, "predict", "model", "photos/0/0.png", "--json")
 run(0, "evaluate", "model", "photos", "--quiet")
 run(0, "run", "best", "--set", "data.source=folder:photos", "--set", "data.tasks=1", "--out", "run", *{FAST})

@@ -17,7 +17,7 @@ def run(*words):
     except SystemExit as end:
         assert not end.code, words
 
-run("learn", "m", "a", *{FAST})
+run("learn", "m", "a", "--backbone", "vit_pico_patch8_64", *{FAST})
 run("predict", "m", "a/0/0.png", "--json")
 """
 STAGES = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class FeatureExtractor(nn.Module):
         self, backbone: Backbone, tuning: TuningOptions, seed: int, compute: Compute, centre_crop: float = 1.0
     ) -> None:
         super().__init__()
-        self.vit: Any = backbone.vit
+        self.vit = backbone.vit
         self.preprocessing = backbone.preprocessing
         self.width = backbone.width
         self.compute = compute
@@ -42,7 +42,7 @@ class FeatureExtractor(nn.Module):
             project_by_product(self.vit)
         self.tuner = tuners[tuning.name](tuning)
         if not self.tuner.any_backbone:
-            expect_transformer(self.vit, f"tuner {tuning.name!r}")
+            expect_transformer(self.vit, f"tuner {tuning.name!r}", backbone.name)
         before = [(parent, name, child) for parent in self.vit.modules() for name, child in parent.named_children()]
         self.tuner.attach(self.vit, generator(seed, "tuner"))
         self._replaced = [

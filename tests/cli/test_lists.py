@@ -2,7 +2,7 @@
 
 import pytest
 
-from lca.backbones import embedded_names
+from lca.backbones import PHOTOS, embedded_names
 from lca.data.sources import sources
 from lca.merging.operators import operators
 from lca.methods import methods
@@ -81,6 +81,11 @@ def test_the_methods_count_what_they_store(lca):
     ease = 10 * 1_189_632 * 4 + 100 * 10 * 769 * 4
     assert f"{ease / 1e6:.3g} MB in all" in entries["ease"]
     assert lca("methods", "--backbone", "vit_bse")[0] == 2
+    other = " ".join(lca("methods", "simplecil", "--backbone", "resnet18")[1].split())
+    assert "Stores 2.05 kB a class" in other  # (512 + 1) x 4
+    assert "it needs a vision transformer, which resnet18 is not." in " ".join(
+        lca("methods", "im", "--backbone", "resnet18")[1].split()
+    )
 
 
 def test_the_tuners_count_what_they_train(lca):
@@ -91,6 +96,9 @@ def test_the_tuners_count_what_they_train(lca):
         assert f"{count} parameters" in " ".join(out.partition(f"{name}\n    ")[2].split())[:300], name
     small = lca("tuners", "--backbone", embedded_names()[0])[1]
     assert "85,798,656" not in small
+    other = " ".join(lca("tuners", "--backbone", "resnet18")[1].split())
+    assert "full Every parameter of the backbone. 11,176,512 parameters by default." in other
+    assert other.count("It needs a vision transformer, which resnet18 is not.") == len([*tuners]) - 2
     code, _, err = lca("tuners", "--backbone", "vit_bse")
     assert code == 2
     assert "timm has no model 'vit_bse'" in err
@@ -100,7 +108,17 @@ def test_backbones(lca):
     code, out, _ = lca("backbones")
     assert code == 0
     assert set(embedded_names()) < set(out.splitlines())
-    assert "vit_base_patch16_224.augreg_in21k_ft_in1k" in out
+    text = " ".join(out.split())
+    base = text.partition("vit_base_patch16_224.augreg_in21k_ft_in1k ")[2].partition(" once.")[0]
+    # 86,567,656 values with the head, 35.1 / 2.51 billion operations
+    assert base.endswith(
+        f"85.8 million parameters, sees 224 px, 14 times the compute of {PHOTOS}, about 346 MB to download"
+    )
+    assert f"{PHOTOS} Embedded: for photos" in text
+    assert "5.5 million parameters, sees 224 px, no download." in text
+    convnext = text.partition("convnext_tiny.fb_in22k_ft_in1k ")[2].partition(" mobilenetv3")[0]
+    assert convnext.endswith("Tuning none or full: it is no vision transformer.")
+    assert text.count("it is no vision transformer") == 2
 
 
 def test_suggested_backbones_exist():
@@ -116,7 +134,11 @@ def test_searching_backbones(lca):
     assert code == 0
     assert "deit_tiny_patch16_224.fb_in1k" in out.splitlines()
     assert all(line.startswith("deit_tiny") for line in out.splitlines())
-    assert "dinov3" not in lca("backbones", "--search", "vit_small*")[1]  # of another class: it would be refused
-    code, out, err = lca("backbones", "--search", "resnet*")
+    assert "(tuning none or full)" not in lca("backbones", "--search", "vit_small_patch16_224*")[1]
+    others = lca("backbones", "--search", "vit_small_patch16_dinov3*")[1].splitlines()
+    assert others  # of another class than vision transformers that tensors can be put into
+    assert all(line.endswith("  (tuning none or full)") for line in others)
+    assert "resnet18.a1_in1k  (tuning none or full)" in lca("backbones", "--search", "resnet18*")[1].splitlines()
+    code, out, err = lca("backbones", "--search", "zzz*")
     assert (code, out) == (2, "")
-    assert "no pre-trained vision transformer 'resnet*'" in err
+    assert "timm has no pre-trained model 'zzz*'" in err

@@ -7,13 +7,13 @@ wholly tuned, any model does; what puts tensors of its own into a backbone needs
 import hashlib
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import timm
 import torch
 import yaml
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from lca.backbones.pooling import pooled_shape
@@ -42,8 +42,8 @@ class BackboneOptions(Options):
 class Backbone:
     """A pre-trained model of timm's without head, how its input is scaled, and which weights exactly it has."""
 
-    vit: nn.Module
-    """Mostly a vision transformer. In evaluation."""
+    vit: Any
+    """A `torch.nn.Module`, mostly a vision transformer. In evaluation."""
     preprocessing: Preprocessing
     name: str
     fingerprint: str
@@ -51,10 +51,11 @@ class Backbone:
     licence: str = ""
     """What is known about the terms of the weights."""
 
-    @cached_property
+    @property
     def width(self) -> int:
-        """How many values a feature has."""
-        return pooled_shape(self.vit, self.preprocessing.size)[-1]
+        """How many values a feature has. `num_features`, as timm calls it, is of many models the width before another
+        layer of the head."""
+        return int(self.vit.head_hidden_size)
 
 
 def embedded_names() -> list[str]:
@@ -162,17 +163,20 @@ def _timm_model(name: str, download: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def _expect_features(architecture: str) -> None:
-    """Whether a model turns a square colour image into a vector: found out by its shape alone, before any download."""
+    """Refuse a model that does not turn a square colour image into a vector as wide as it says. Its shape tells, before
+    any download; that of vision transformers is known."""
     with torch.device("meta"):
         vit = timm.create_model(architecture, num_classes=0).eval()
     channels, height, width = vit.pretrained_cfg["input_size"]
     if (channels, height) != (3, width):
         raise LcaError(f"{architecture} wants {channels} x {height} x {width} values; here images are 3 x n x n")
+    if isinstance(vit, VisionTransformer):
+        return
     try:
         shape: Any = pooled_shape(vit, height)
     except (NotImplementedError, TypeError, AttributeError) as error:  # encoders without a classifier's pooling
         shape = f"{type(error).__name__}: {error}"
-    if not isinstance(shape, tuple) or len(shape) != 2:
+    if shape != (1, vit.head_hidden_size):
         raise LcaError(
             f"{architecture} is a {type(vit).__name__}, which gives no feature vector of an image ({shape}); "
             "choose one of timm's classifiers of images (`lca backbones`)"

@@ -25,8 +25,7 @@ class Pooled(nn.Module):
 
 @torch.no_grad()
 def pooled_shape(vit: nn.Module, size: int) -> tuple[int, ...]:
-    """The shape of one image's feature, from a pass without values, in evaluation. `num_features`, as timm calls it, is
-    of many models the width before another layer of the head."""
+    """The shape of one image's feature, from a pass without values, in evaluation."""
     module = Pooled(vit)
     values = {name: each.to("meta") for name, each in (*module.named_parameters(), *module.named_buffers())}
     feature = torch.func.functional_call(module, values, (torch.empty(1, 3, size, size, device="meta"),))

@@ -21,8 +21,6 @@ SUGGESTED = {
     "mobilenetv3_small_100.lamb_in1k": "a convolutional network for small machines",
 }
 
-NO_TRANSFORMER = "no vision transformer: tuning none or full"
-
 DEFAULT_BACKBONE = "vit_pico_patch8_64"
 
 
@@ -54,7 +52,7 @@ def methods_command(
             stored = _stored(stored_bytes(name, backbone, images))
         except NeedsTransformerError:
             stored = f"With its default tuning it needs a vision transformer, which {backbone} is not."
-        costs = f"Passes through the backbone per answer: {info.passes}. {stored}"
+        costs = f"Passes through the transformer per answer: {info.passes}. {stored}"
         entry(name, f"{info.title} ({info.reference}). Trains {info.trains}. {needs}. {costs}")
     if method is not None:
         print()
@@ -177,7 +175,9 @@ def backbones_command(
             entry(name, f"Embedded: {purpose(name)}. {footprint_text(name)}.")
         transformers = transformer_names()
         for name, why in SUGGESTED.items():
-            tuned = "" if name.partition(".")[0] in transformers else f" {NO_TRANSFORMER}."
+            tuned = (
+                "" if name.partition(".")[0] in transformers else " Tuning none or full: it is no vision transformer."
+            )
             entry(name, f"timm: {why}. {footprint_text(name)}.{tuned}")
         return
     import timm
@@ -188,7 +188,7 @@ def backbones_command(
     if not (names := timm.list_pretrained(search)):
         raise LcaError(f"timm has no pre-trained model {search!r}; an example is 'vit_small*'")
     for name in names:
-        print(name if name.partition(".")[0] in transformers else f"{name}  ({NO_TRANSFORMER})")
+        print(name if name.partition(".")[0] in transformers else f"{name}  (tuning none or full)")
 
 
 def footprint_text(backbone: str) -> str:

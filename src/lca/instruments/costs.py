@@ -57,15 +57,19 @@ class Footprint:
     """Bytes of its weights in float32, with the head they come with; 0 for an embedded one."""
 
 
+@cache
 def footprint(backbone: str) -> Footprint:
-    """What a backbone costs, of which nothing is downloaded."""
-    vit, side = _shape(backbone), _side(backbone)
+    """What a backbone costs that is embedded or of timm's. Nothing is downloaded."""
+    side, download = _side(backbone), 0
+    if backbone in embedded_names():
+        vit = _shape(backbone)
+    else:
+        with torch.device("meta"):
+            vit = timm.create_model(backbone).eval()
+        download = sum(4 * each.numel() for each in vit.state_dict().values())
+        vit.reset_classifier(0)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         pooled(vit, torch.empty(1, 3, side, side, device="meta"))
-    download = 0
-    if backbone not in embedded_names():
-        with torch.device("meta"):
-            download = sum(4 * each.numel() for each in timm.create_model(backbone).state_dict().values())
     return Footprint(sum(each.numel() for each in vit.parameters()), side, counter.get_total_flops(), download)
 
 

@@ -91,13 +91,13 @@ class Tuner(ABC):
         overwrite(self.parameters(), tensors)
 
 
-def expect_transformer(vit: nn.Module, who: str) -> None:
+def expect_transformer(vit: nn.Module, who: str, name: str = "the backbone") -> None:
     """What puts tensors between the blocks of a vision transformer says so where there is none."""
     if not isinstance(vit, VisionTransformer):
         raise NeedsTransformerError(
-            f"{who} needs a vision transformer (timm's VisionTransformer), and this backbone is a "
-            f"{type(vit).__name__}. With it, use `tuning: none` (it stays frozen) or `tuning: full`, or a method that "
-            "tunes nothing, such as simplecil; or choose a vit_* or deit_* backbone"
+            f"{who} needs a vision transformer (timm's VisionTransformer), and {name} is a {type(vit).__name__}. "
+            "With it, use `tuning: none` (it stays frozen; `--set tuning=none`) or `tuning: full`, or a method that "
+            "tunes nothing, as simplecil does; or choose a vit_* or deit_* backbone"
         )
 
 
