@@ -1,9 +1,12 @@
 """The contracts of a tuner, on tiny transformers of every kind."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
+import timm
 import torch
 from timm.models import VisionTransformer
 from torch import Tensor
@@ -193,6 +196,22 @@ def _exported(subject: TunerSubject) -> None:
     with torch.no_grad():
         exported = torch.export.export(Pooled(vit), (VIEWS,), dynamic_shapes=shapes).module()
         expect_near(exported(VIEWS[:2]), _features(vit)[:2], "features of the exported transformer", rtol=1e-5)
+
+
+@contract(TUNER_CONTRACTS, "it fits other backbones if it says so")
+def _other_backbones(subject: TunerSubject) -> None:
+    """In training, too, an image's feature does not depend on the others: batch normalisation does not see them."""
+    if not subject.tuner.any_backbone:
+        raise SkipTest("for vision transformers only")
+    vit = timm.create_model("test_resnet", num_classes=0).requires_grad_(False).eval()
+    backbone = replace(build_backbone(img_size=SIDE), vit=vit)
+    before = _features(vit)
+    extractor = FeatureExtractor(backbone, subject.tuner.Options(**subject.given), 3, Compute.choose("cpu"))
+    extractor.tuner.load(_disturbed(extractor.tuner))
+    extractor.train()
+    expect_near(extractor(VIEWS[:1]), extractor(VIEWS)[:1], "features alone, and in a batch", rtol=1e-4, atol=1e-5)
+    extractor.eval().tuner.detach()
+    expect(torch.equal(_features(vit), before), "expected the backbone's own features after detach")
 
 
 @contract(TUNER_CONTRACTS, "the docstring begins with a line for lists")
