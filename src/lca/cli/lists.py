@@ -168,23 +168,20 @@ def backbones_command(
       lca backbones --search '*dinov2*'
       lca learn my-model photos --backbone convnext_tiny.fb_in22k_ft_in1k --set tuning=none
     """
-    from lca.backbones import embedded_names, purpose, transformer_names
+    import timm
 
+    from lca.backbones import embedded_names, purpose, transformer_names
+    from lca.errors import LcaError
+
+    transformers = set(transformer_names())
     if search is None:
         for name in embedded_names():
             entry(name, f"Embedded: {purpose(name)}. {footprint_text(name)}.")
-        transformers = transformer_names()
         for name, why in SUGGESTED.items():
-            tuned = (
-                "" if name.partition(".")[0] in transformers else " Tuning none or full: it is no vision transformer."
-            )
-            entry(name, f"timm: {why}. {footprint_text(name)}.{tuned}")
+            fits = name.partition(".")[0] in transformers
+            limit = "" if fits else " Tuning none or full: it is no vision transformer."
+            entry(name, f"timm: {why}. {footprint_text(name)}.{limit}")
         return
-    import timm
-
-    from lca.errors import LcaError
-
-    transformers = transformer_names()
     if not (names := timm.list_pretrained(search)):
         raise LcaError(f"timm has no pre-trained model {search!r}; an example is 'vit_small*'")
     for name in names:
