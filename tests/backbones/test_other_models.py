@@ -20,7 +20,7 @@ LESSONS = ({"0": 4, "1": 4}, {"2": 4, "3": 4})
 TAUGHT = {
     "frozen": {"method": "simplecil", "tuning": "none"},
     "finetune": {"method": "finetune", "tuning": "full"},
-    "im": {"method": {"name": "im", "align": ["none", {"preset": "best", **tiny.QUICK}]}, "tuning": "full"},
+    "im": {"method": {"name": "im", "align": ["none", {"preset": "balanced", **tiny.QUICK}]}, "tuning": "full"},
 }
 
 

@@ -97,7 +97,7 @@ def expect_transformer(vit: nn.Module, who: str, name: str = "the backbone") -> 
         raise NeedsTransformerError(
             f"{who} needs a vision transformer (timm's VisionTransformer), and {name} is a {type(vit).__name__}. "
             "With it, use `tuning: none` (it stays frozen; `--set tuning=none`) or `tuning: full`, or a method that "
-            "tunes nothing, as simplecil does; or choose a vit_* or deit_* backbone"
+            "tunes nothing (`frozen`, `simplecil`); or choose a vit_* or deit_* backbone"
         )
 
 
