@@ -429,7 +429,10 @@ def test_the_newest_of_many_classes_are_as_good_as_the_first():
     random, lessons, width = torch.Generator().manual_seed(0), 17, 32
     chosen = choose_branch(branch({"preset": "balanced", "samples": 64, "drift": {"model": "none"}}))
     trunk = GrowingHeads(width, choose_head("linear"))
-    branches, means = BranchSet([chosen], trunk, keep_distances=False), torch.randn(lessons, 10, width, generator=random)
+    branches, means = (
+        BranchSet([chosen], trunk, keep_distances=False),
+        torch.randn(lessons, 10, width, generator=random),
+    )
     for number, new in enumerate(means):
         rows = new[:, None] + torch.randn(10, 8, width, generator=random)
         head, features = trunk.new_head(10, random), rows.flatten(0, 1)
