@@ -11,12 +11,15 @@ from torch.nn import functional
 
 import lca.heads.alignment
 from allocations import LargestTensor
-from lca.heads.alignment import AlignBranch, _batches, align, chosen_heads, nearest_mean_mask
+from lca.heads.alignment import AlignBranch, _batches, align, chosen_heads, full_rate, nearest_mean_mask
 from lca.heads.branch import choose_branch
+from lca.heads.branches import BranchSet
+from lca.heads.discriminant import DiscriminantOptions
 from lca.heads.growing import GrowingHeads, choose_head
 from lca.heads.lda import lda_heads
 from lca.heads.loss import lca_loss, pairwise_weights
 from lca.methods._branched import branch, presets
+from lca.progress import Progress
 from lca.randomness import generator
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
@@ -224,11 +227,15 @@ def randomness(purpose, epoch, device):
     return generator(5, purpose, 0, epoch, device)
 
 
+def plain(shrinkage):
+    return DiscriminantOptions(shrinkage=shrinkage, means="plain")
+
+
 def accuracy(heads, features, labels):
     return float((heads(features).argmax(1) == labels).float().mean())
 
 
-@pytest.mark.parametrize("preset", ["ca", "lca", "best", "lda"])
+@pytest.mark.parametrize("preset", ["ca", "lca", "balanced", "lda"])
 @pytest.mark.parametrize("kind", ["linear", "mlp", "cosine"])
 def test_alignment_learns_separable_gaussians_and_leaves_its_input(preset, kind):
     memory, features, labels = separable()
@@ -396,6 +403,52 @@ def test_the_robust_term_is_what_is_minimised():
     assert objectives[1.0][1] < objectives[0.0][1]
 
 
+# A rate that grows with the classes
+
+
+@pytest.mark.parametrize(
+    ("classes", "at", "rate"), [(10, None, 0.01), (5, 10, 0.01), (10, 10, 0.01), (25, 10, 0.025), (999, 10, 0.2)]
+)
+def test_the_rate_grows_with_the_classes_up_to_twenty_times(classes, at, rate):
+    assert full_rate(options(classes_at_lr=at), classes) == pytest.approx(rate)
+
+
+def test_the_rate_that_grew_is_the_one_steps_are_taken_with():
+    memory, features, _ = separable()
+    grown, same = (
+        align(random_heads(), memory, options(epochs=1, classes_at_lr=2, lr=lr), randomness)[0] for lr in (0.01, 0.03)
+    )
+    plainly = align(random_heads(), memory, options(epochs=1, lr=0.03), randomness)[0]
+    torch.testing.assert_close(grown(features), plainly(features), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(same(features), plainly(features), atol=1e-3)
+
+
+def test_the_newest_of_many_classes_are_as_good_as_the_first():
+    """After 17 lessons of ten classes, whose rows begin short. At a rate that stays, the newest ones are never right:
+    the gradient of a row falls as the classes grow in number."""
+    random, lessons, width = torch.Generator().manual_seed(0), 17, 32
+    chosen = choose_branch(branch({"preset": "balanced", "samples": 64, "drift": {"model": "none"}}))
+    trunk = GrowingHeads(width, choose_head("linear"))
+    branches, means = (
+        BranchSet([chosen], trunk, keep_distances=False),
+        torch.randn(lessons, 10, width, generator=random),
+    )
+    for number, new in enumerate(means):
+        rows = new[:, None] + torch.randn(10, 8, width, generator=random)
+        head, features = trunk.new_head(10, random), rows.flatten(0, 1)
+        branches.observe(10 * number + torch.arange(10).repeat_interleave(8), features, features, features)
+        head.weight.data = 0.35 * functional.normalize(rows.mean(1), dim=1)
+        trunk.append(head)
+        branches.align(chosen.name, number, first=not number, seed=5, device=torch.device("cpu"), progress=Progress())
+    right = {}
+    for number in (0, lessons - 1):
+        test = means[number].repeat(20, 1) + torch.randn(200, width, generator=random)
+        answers = branches.logits(test, chosen.name).argmax(1)
+        right[number] = float((answers == 10 * number + torch.arange(10).repeat(20)).float().mean())
+    assert right[lessons - 1] >= right[0] - 0.05
+    assert right[0] > 0.85
+
+
 # Linear discriminant analysis
 
 
@@ -409,7 +462,7 @@ def test_lda_by_hand(kind, shrinkage):
     covariance = (1 - shrinkage) * within + (shrinkage * within.trace() / 8 + 1e-4) * torch.eye(8).double()
     inverse = torch.linalg.inv(covariance)
     scores = rows @ inverse @ means.T - 0.5 * (means @ inverse * means).sum(1)
-    built = lda_heads(memory, random_heads(), shrinkage)
+    built = lda_heads(memory, random_heads(), plain(shrinkage))
     found = built(features).double()  # the same up to what an image's logits have in common
     torch.testing.assert_close(
         found - found.mean(1, keepdim=True), scores - scores.mean(1, keepdim=True), rtol=1e-3, atol=1e-2
@@ -432,7 +485,7 @@ def test_lda_agrees_with_scikit_learn(shrinkage):
     theirs = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / 6] * 6, covariance_estimator=Shrunk())
     theirs.fit(features.double().numpy(), labels.numpy())
     memory.options = CovarianceOptions(ridge=0.0)
-    ours = lda_heads(memory, random_heads(), shrinkage)(features).double().numpy()
+    ours = lda_heads(memory, random_heads(), plain(shrinkage))(features).double().numpy()
     scores = theirs.decision_function(features.double().numpy()) * (240 - 6) / 240
     np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=0.02)
 
@@ -440,7 +493,7 @@ def test_lda_agrees_with_scikit_learn(shrinkage):
 def test_start_lda_begins_from_the_closed_form():
     memory, features, _ = separable()
     nearly = align(random_heads(), memory, options(start="lda", epochs=1, lr=1e-9), randomness)[0]
-    torch.testing.assert_close(nearly(features), lda_heads(memory, random_heads(), 0.1)(features))
+    torch.testing.assert_close(nearly(features), lda_heads(memory, random_heads(), plain(0.1))(features))
     frozen = align(random_heads(), memory, options(start="lda", train_heads="none"), randomness)[0]
     torch.testing.assert_close(frozen(features), nearly(features), rtol=1e-3, atol=1e-3)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lca.errors import LcaError
 from lca.merging.incremental import IncrementalMerge
-from lca.merging.operators import Agree, MaxAbs, Mean, Sum, operators, trim
+from lca.merging.operators import Agree, MaxAbs, Mean, Slow, Sum, operators, trim
 
 PREVIOUS = torch.tensor([1.0, 1.0, -2.0, 3.0])
 CURRENT = torch.tensor([3.0, -4.0, -1.0, 0.0])
@@ -32,17 +32,18 @@ def merge(name, previous, current, count=1, keep=1.0):
         ("min", [1, -4, -2, 0]),
         ("ties", [2, -4, -1.5, 3]),
         ("mean", [2, -1.5, -1.5, 1.5]),
+        ("slow", [1.6, -0.5, -1.7, 2.1]),
         ("sum", [4, -3, -3, 3]),
         ("last", [3, -4, -1, 0]),
         ("first", [1, 1, -2, 3]),
     ],
 )
 def test_operator_on_an_example(name, expected):
-    assert merge(name, PREVIOUS, CURRENT).tolist() == expected
+    assert merge(name, PREVIOUS, CURRENT).tolist() == pytest.approx(expected)
 
 
 def test_every_operator_has_an_example_above():
-    assert set(operators) == {"agree", "max_abs", "max", "min", "ties", "mean", "sum", "last", "first"}
+    assert set(operators) == {"agree", "max_abs", "max", "min", "ties", "mean", "slow", "sum", "last", "first"}
 
 
 def test_max_abs_gives_ties_to_the_current_vector():
@@ -156,6 +157,17 @@ def test_the_sum_adds_all_task_vectors_to_the_base():
     for key, tensor in merged.items():
         base = parameters(0)[key]
         torch.testing.assert_close(tensor, base + sum(parameters(task)[key] - base for task in (1, 2, 3)))
+
+
+@given(tasks=st.lists(st.integers(1, 50), min_size=2, max_size=6), step=st.floats(0.05, 1))
+def test_a_slow_merge_moves_by_a_share_of_what_is_left(tasks, step):
+    """Over all tasks a moving average, in which the first task has weight (1 - step)^(T - 1)."""
+    weights = [step * (1 - step) ** (len(tasks) - 1 - number) for number in range(len(tasks))]
+    weights[0] = (1 - step) ** (len(tasks) - 1)
+    merged = run(Slow(step=step), tasks).parameters()
+    for key, tensor in merged.items():
+        expected = sum(weight * parameters(task)[key] for weight, task in zip(weights, tasks, strict=True))
+        torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_alpha_scales_the_vector_around_the_base():

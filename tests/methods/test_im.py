@@ -3,12 +3,15 @@
 import pytest
 import torch
 
+from lca.data.looks import LookOptions
 from lca.data.views import AugmentOptions
 from lca.features import extract
 from lca.files import State, load_state, save_state
 from lca.heads.alignment import AlignBranch
 from lca.heads.branch import BranchOptions, kinds
 from lca.heads.growing import heads
+from lca.heads.lda import LdaBranch
+from lca.heads.quadratic import QuadraticBranch
 from lca.merging.operators import operators
 from lca.methods import methods
 from lca.methods.im import ImOptions, IncrementalMerging
@@ -93,6 +96,7 @@ ALIGNMENT = {
     "per_class": ({}, {"per_class": 4}),
     "batch_size": ({"batches": "random"}, {"batches": "random", "batch_size": 8}),
     "lr": ({}, {"lr": 0.02}),
+    "classes_at_lr": ({}, {"classes_at_lr": 4}),
     "momentum": ({}, {"momentum": 0.5}),
     "weight_decay": ({}, {"weight_decay": 0.1}),
     "start": ({}, {"start": "restart"}),
@@ -113,11 +117,13 @@ COVARIANCE = {
 DRIFT = {
     "model": ({}, {"model": "mean_shift"}),
     "strength": ({"model": "affine"}, {"model": "affine", "strength": 3.0}),
+    "residual": ({"model": "affine"}, {"model": "affine", "residual": True}),
     "bandwidth": ({"model": "mean_shift"}, {"model": "mean_shift", "bandwidth": 0.1}),
 }
 MERGE = {
     "operator": ({}, {"operator": "max_abs"}),
     "alpha": ({}, {"alpha": 0.5}),
+    "step": ({"operator": "slow"}, {"operator": "slow", "step": 0.6}),
     "keep": ({"operator": "ties"}, {"operator": "ties", "keep": 0.9}),
 }
 HEAD = {
@@ -165,6 +171,20 @@ METHOD = {
     "init_from": ({}, {"init_from": "previous"}),
     "head": ({}, {"head": {"name": "mlp"}}),
     "align": ({}, {"align": [{"name": "a", "kind": "none"}]}),
+    "looks": ({}, {"looks": {"mirror_up_to": 9}}),
+}
+QUADRATIC = {
+    "shrinkage": ({}, {"shrinkage": 0.9}),
+    "means": ({}, {"means": "plain"}),
+    "share": ({}, {"share": 0.6}),
+    "rank": ({"share": 0.6}, {"share": 0.6, "rank": 1}),
+}
+LDA = {"shrinkage": ({}, {"shrinkage": 0.9}), "means": ({}, {"means": "bayes"})}
+LOOKS = {
+    "mirror_up_to": ({}, {"mirror_up_to": 5}),
+    "crops": ({"crops_up_to": 5}, {"crops_up_to": 5, "crops": 2}),
+    "crops_up_to": ({}, {"crops_up_to": 5}),
+    "anchors": ({}, {"anchors": 1}),
 }
 
 
@@ -176,6 +196,9 @@ METHOD = {
         (TrainingOptions, TRAINING, set()),
         (AugmentOptions, AUGMENT, set()),
         (LoraOptions, LORA, {"name"}),
+        (LookOptions, LOOKS, set()),
+        (QuadraticBranch, QUADRATIC, {*BranchOptions.model_fields}),
+        (LdaBranch, LDA, {*BranchOptions.model_fields}),
         (ImOptions, METHOD, {"name"}),
     ],
 )
@@ -203,15 +226,27 @@ def test_which_heads_are_aligned_changes_a_number(run):
     assert all(differ(logits[one], logits[two]) for number, one in enumerate(choices) for two in choices[:number])
 
 
-def test_the_kind_of_a_branch_and_its_own_options_change_a_number(logits_of):
-    lda = {"name": "a", "kind": "lda"}
-    logits = [
-        logits_of({"align": [each]})
-        for each in (ALIGN, lda, {**lda, "shrinkage": 0.9}, {"preset": "none", "name": "a"})
-    ]
+def test_the_kind_of_a_branch_changes_a_number(logits_of):
+    chosen = [ALIGN, *({"name": "a", "kind": kind} for kind in ("lda", "quadratic", "none"))]
+    logits = [logits_of({"align": [each]}) for each in chosen]
     assert all(differ(one, two) for number, one in enumerate(logits) for two in logits[:number])
-    assert {*kinds} == {"align", "lda", "none"}
-    assert {*kinds["lda"].model_fields} - {*BranchOptions.model_fields} == {"shrinkage"}
+    assert {*kinds} == {"align", "lda", "quadratic", "none"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("lda", key) for key in LDA] + [("quadratic", key) for key in QUADRATIC], ids=str
+)
+def test_every_option_of_a_closed_form_changes_a_number(logits_of, kind, key):
+    cases = (LDA if kind == "lda" else QUADRATIC)[key]
+    one, two = (logits_of({"align": [{"name": "a", "kind": kind, **each}]}) for each in cases)
+    assert differ(one, two)
+
+
+@pytest.mark.parametrize("key", LOOKS)
+def test_every_option_of_looks_changes_a_number(logits_of, key):
+    quadratic = {"name": "a", "kind": "quadratic", "drift": {"model": "affine"}}
+    one, two = (logits_of({"align": [quadratic], "looks": each}) for each in LOOKS[key])
+    assert differ(one, two)
 
 
 @pytest.mark.parametrize("key", COVARIANCE)
@@ -222,7 +257,7 @@ def test_every_covariance_option_changes_a_number(logits_of, key):
 
 @pytest.mark.parametrize("key", DRIFT)
 def test_every_drift_option_changes_a_number(logits_of, key):
-    one, two = (logits_of(options({"drift": each})) for each in DRIFT[key])
+    one, two = (logits_of({"align": [{"name": "a", "kind": "quadratic", "drift": each}]}) for each in DRIFT[key])
     assert differ(one, two)
 
 
@@ -357,16 +392,17 @@ def test_a_class_with_one_image(run, kind):
             "align": [
                 {**ALIGN, "covariance": {"kind": kind}},
                 {"name": "l", "kind": "lda", "covariance": {"kind": kind}},
+                {"name": "q", "kind": "quadratic", "covariance": {"kind": kind}},
             ]
         },
         tasks=TASKS[:2],
         per_class=[5, 1],
     )
-    assert set(logits) == {"a", "l"}
+    assert set(logits) == {"a", "l", "q"}
 
 
 @pytest.mark.parametrize("tasks", [(("a", "b"), ("c", "d")), (("a",), ("b",), ("c",))])
-@pytest.mark.parametrize("align", ["none", "ca", "lca", "lda", "best"])
+@pytest.mark.parametrize("align", ["none", "ca", "lca", "lda", "balanced", "best"])
 def test_one_image_of_every_class(run, tasks, align):
     run({"align": align}, tasks=tasks, per_class=1)
 
@@ -374,7 +410,7 @@ def test_one_image_of_every_class(run, tasks, align):
 @pytest.mark.parametrize("head", ["linear", "mlp", "cosine", "prototype"])
 def test_every_head_with_every_kind_of_task(run, head):
     method, logits = run(
-        {"align": ["none", {**ALIGN, "name": "a"}, "lda"], "head": {"name": head}},
+        {"align": ["none", {**ALIGN, "name": "a"}, "lda", "best"], "head": {"name": head}},
         tasks=(("a", "b"), ("c",), ("d", "e")),
     )
     assert method.heads.sizes == [2, 1, 2]
@@ -504,7 +540,7 @@ def _steps(make_setting, chosen, stored, task, labels):
 
 
 def test_the_steps_of_a_task(make_setting, make_task):
-    method = IncrementalMerging(make_setting(), ImOptions(align=["none", "ca", "lda"]))
+    method = IncrementalMerging(make_setting(), ImOptions(align=["none", "ca", "lda", "best"]))
     steps = list(method.steps(make_task(0, ("a", "b")), [0, 1]))
     assert [(step.phase, step.number, step.count, step.trunk) for step in steps] == [
         ("observe", 0, 1, True),

@@ -32,7 +32,9 @@ class QuadraticBranch(BranchOptions, DiscriminantOptions):
     all there are."""
 
     def shares(self, counts: Tensor, width: int) -> Tensor:
-        """a of classes with so many images; 0 for one image."""
+        """a of classes with so many images; 0 for one image, and where all classes share one covariance."""
+        if self.covariance.kind == "shared":
+            return torch.zeros_like(counts)
         if self.share is not None:
             return self.share * (counts > 1).to(counts)
         return ((counts - 1) / (counts - 1 + 4 * width)).clamp(0, LARGEST_SHARE)

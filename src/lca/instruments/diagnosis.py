@@ -66,9 +66,11 @@ def diagnose_run(
 def _overlaps(
     model: ContinualClassifier, features: Tensor, labels: Tensor, task: int, progress: Progress
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Of every classifier of a model; where heads are aligned, the heads before that come first."""
+    """Of every classifier of a model; where there are branches, the heads before they did anything come first."""
     method = model.method
-    names = [AS_TRAINED, *method.branch_set.heads] if isinstance(method, Branched) else method.branches()
+    names = method.branches()
+    if isinstance(method, Branched):
+        names = [AS_TRAINED, *(each.name for each in method.options.align if each.keeps_statistics)]
     with torch.no_grad():
         logits = {name: method.logits(features, name) for name in names}
     return {

@@ -97,7 +97,7 @@ def _subject(model: ContinualClassifier, branch: str, task: int, trained_on: str
         lambda features: model.logits(features, branch),
         _stored(model, branch).to(model.compute.device),
         method.branch_set.options[branch],
-        method.branch_set.heads[branch].sizes,
+        method.heads.sizes,
         model.recipe.seed,
         trained_on,
     )
