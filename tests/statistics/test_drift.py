@@ -3,6 +3,7 @@ import torch
 
 from lca.errors import LcaError
 from lca.statistics.drift import drifts
+from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
 RANDOM = torch.Generator().manual_seed(4)
 BEFORE = torch.randn(200, 6, generator=RANDOM) @ torch.randn(6, 6, generator=RANDOM) + 2
@@ -64,6 +65,97 @@ def test_mean_shift_follows_the_nearest_features():
     torch.testing.assert_close(moved.means(near) - near, torch.tensor([[1.0, 1.0], [-3.0, -3.0]]), rtol=0, atol=1e-3)
     wide = transport("mean_shift", before + moves, before=before, bandwidth=1e4)
     torch.testing.assert_close(wide.means(near) - near, torch.full((2, 2), -1.0), rtol=0, atol=1e-2)
+
+
+# What a map leaves unexplained
+
+
+def noisy(seed, before=BEFORE, width=6):
+    random = torch.Generator().manual_seed(seed)
+    return before @ LINEAR[:width, :width] + SHIFT[:width] + 0.5 * torch.randn(before.shape, generator=random)
+
+
+def unexplained(before, after, strength):
+    """The covariance of the residuals of a ridge regression, by what it has left of n - 1 degrees of freedom: each
+    direction of the data spends v / (v + penalty), v its sum of squares."""
+    x, y = (each.double() - each.double().mean(0) for each in (before, (after - before)))
+    penalty = strength * float(x.square().sum()) / x.shape[1]
+    left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+    kept = sizes.square() / (sizes.square() + penalty)
+    errors = y - (left * kept) @ left.T @ y
+    return errors.T @ errors / (len(x) - 1 - float(kept.sum()))
+
+
+@pytest.mark.parametrize("strength", [1e-6, 0.2, 3.0])
+@pytest.mark.parametrize("count", [200, 12])
+def test_the_residual_is_the_covariance_of_what_the_fit_leaves(strength, count):
+    before = BEFORE[:count]
+    after = noisy(1)[:count]
+    rows = transport("affine", after, before, strength=strength, residual=True).residual.double()
+    torch.testing.assert_close(rows.T @ rows, unexplained(before, after, strength), rtol=1e-3, atol=1e-4)
+    if count == 200 and strength < 1:
+        assert torch.linalg.eigvalsh(unexplained(before, after, 1e-6)).mean() == pytest.approx(0.25, rel=0.1)
+
+
+def test_few_images_leave_few_rows_and_no_residual_is_made_where_none_is_asked_for():
+    assert transport("affine", noisy(1)[:4], BEFORE[:4], residual=True).residual.shape == (4, 6)
+    assert transport("affine", noisy(1)[:1], BEFORE[:1], residual=True).residual.isfinite().all()
+    assert all(transport(model, noisy(1)).residual is None for model in drifts)
+
+
+def learnt(*counts, **options):
+    memory = GaussianMemory(CovarianceOptions(**options))
+    for label, count in enumerate(counts):
+        memory.observe(label, BEFORE[10 * label : 10 * label + count] + label)
+    return memory
+
+
+@pytest.mark.parametrize("kind", ["full", "shared"])
+def test_old_classes_gain_the_residual_alike_and_it_moves_with_them(kind):
+    """Over three lessons: a lesson's residual counts for the classes there were, and the map moves what there was."""
+    memory, freedom = learnt(5, 9, kind=kind), 4 + 8
+    scatter = memory.pooled().scatter
+    for lesson in range(3):
+        move = drifts["affine"](strength=0.2, residual=True).fit(BEFORE[:50], noisy(lesson)[:50])
+        linear = move.rows(torch.eye(6).double())
+        residual = unexplained(BEFORE[:50], noisy(lesson)[:50], 0.2)
+        memory.transport(move)
+        scatter = linear.T @ scatter @ linear + freedom * residual
+        new = BEFORE[60 + 10 * lesson : 66 + 10 * lesson]
+        memory.observe(2 + lesson, new)
+        scatter, freedom = scatter + 5 * torch.cov(new.double().T), freedom + 5
+        assert memory.pooled().freedom == freedom
+        torch.testing.assert_close(memory.pooled().scatter, scatter, rtol=1e-3, atol=1e-2)
+    assert memory.residual.shape == (6, 6)
+    twin = GaussianMemory(memory.options)
+    twin.load(*memory.state())
+    assert torch.equal(twin.pooled().scatter, memory.pooled().scatter)
+    assert torch.equal(memory.to(torch.device("cpu")).pooled().scatter, memory.pooled().scatter)
+
+
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_what_is_left_unexplained_stays_the_same_when_a_class_is_forgotten(unbiased):
+    memory = learnt(5, 9, 7, unbiased=unbiased)
+    memory.transport(drifts["affine"](residual=True).fit(BEFORE, noisy(1)))
+    residual = unexplained(BEFORE, noisy(1), 0.05)
+    for classes in (3, 2, 1):
+        freedom = memory.pooled().freedom
+        found = memory.residual.double().T @ memory.residual.double() / freedom
+        torch.testing.assert_close(found, residual, rtol=1e-3, atol=1e-4)
+        assert len(memory.classes) == classes
+        memory.forget(0)
+    assert len(memory.residual) == 0
+    assert "residual" not in memory.state()[0]
+
+
+def test_statistics_of_before_there_was_a_residual_are_read():
+    memory = learnt(5, 9)
+    part, meta = memory.state()
+    assert "residual" not in part
+    twin = learnt(3)
+    twin.transport(drifts["affine"](residual=True).fit(BEFORE, noisy(1)))
+    twin.load(part, meta)
+    assert torch.equal(twin.pooled().scatter, memory.pooled().scatter)
 
 
 @pytest.mark.parametrize("model", list(drifts))

@@ -11,6 +11,7 @@ from lca.errors import LcaError
 from lca.files import nbytes
 from lca.statistics.drift import Transport
 from lca.statistics.gaussians import SHRINKAGE, CovarianceOptions, GaussianMemory, combine, fit, truncate
+from lca.statistics.left_out import LeftOut
 
 
 def features(count, width=5, seed=0, scale=1.0):
@@ -316,6 +317,119 @@ def test_classes_of_fifty_images_take_less_than_a_tenth_of_their_covariances_wit
         covariance = torch.cov(rows.double().T)
         stored = scatter(gaussian.factor) / (gaussian.count - 1)
         assert (stored - covariance).norm() <= 1e-6 * covariance.norm(), "no more than float32 rounds"
+
+
+# Several views of an image
+
+
+def viewed(images, views, width=5, seed=0):
+    """(images, views, width): views of an image are less apart than images."""
+    random = torch.Generator().manual_seed(100 + seed)
+    return features(images, width, seed)[:, None] + 0.4 * torch.randn(images, views, width, generator=random)
+
+
+def by_hand(batches):
+    """Count, mean and scatter of batches (images, views, width): every image counts once, whatever its views."""
+    count = sum(len(rows) for rows in batches)
+    mean = sum(rows.double().mean(1).sum(0) for rows in batches) / count
+    apart = [(rows.double() - mean).flatten(0, 1) / rows.shape[1] ** 0.5 for rows in batches]
+    return count, mean, sum(rows.T @ rows for rows in apart)
+
+
+@pytest.mark.parametrize("views", [(3,), (1, 4), (6, 1, 2)])
+def test_more_views_tell_of_the_spread_and_count_no_more(views):
+    """Also of a class that was seen in other views before."""
+    batches = [viewed(images, count, seed=count) for images, count in zip((4, 2, 3), views, strict=False)]
+    memory = GaussianMemory(CovarianceOptions())
+    for rows in batches:
+        memory.observe(0, rows.flatten(0, 1), rows.shape[1])
+    count, mean, spread = by_hand(batches)
+    gaussian = memory.classes[0]
+    assert gaussian.count == count
+    torch.testing.assert_close(gaussian.mean.double(), mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scatter(gaussian.factor), spread, rtol=1e-4, atol=1e-4)
+
+
+def test_the_spread_of_views_counts_where_no_class_has_more_than_one_image():
+    """Beside a class of several images those of one add nothing: what they would add is not the spread of a class."""
+    one, other, several = viewed(1, 6, seed=1), viewed(1, 6, seed=2), viewed(4, 6, seed=3)
+    memory = GaussianMemory(CovarianceOptions())
+    for label, rows in enumerate((one, other)):
+        memory.observe(label, rows.flatten(0, 1), 6)
+    pooled = memory.pooled()
+    torch.testing.assert_close(pooled.scatter, by_hand([one])[2] + by_hand([other])[2], rtol=1e-4, atol=1e-4)
+    assert pooled.freedom == 2
+    memory.observe(2, several.flatten(0, 1), 6)
+    torch.testing.assert_close(memory.pooled().scatter, by_hand([several])[2], rtol=1e-4, atol=1e-4)
+    assert memory.pooled().freedom == 3
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_what_a_class_is_without_an_image(views):
+    """The mean, and the rows that the scatter loses, against a class that was learnt without it."""
+    classes = [viewed(images, views, seed=images) for images in (5, 2, 1)]
+    rows, labels = torch.cat(classes), label_of(classes)
+    memory = memory_of()
+    for label, own in enumerate(classes):
+        memory.observe(label, own.flatten(0, 1), views)
+    images = torch.arange(8).repeat(views)
+    out = LeftOut.of(
+        rows.transpose(0, 1).flatten(0, 1), labels.repeat(views), memory.means(), memory.counts(), images
+    )
+    assert out.left.tolist() == [4, 4, 4, 4, 4, 1, 1, 0]
+    for image, label in enumerate(labels.tolist()[:-1]):
+        own, place = classes[label], image - (0, 5)[label]
+        count, mean, spread = by_hand([torch.cat([own[:place], own[place + 1 :]])])
+        torch.testing.assert_close(out.means[image], mean, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(out.apart[image], own[place, 0].double() - mean, rtol=1e-4, atol=1e-4)
+        lost = by_hand([own])[2] - spread
+        torch.testing.assert_close(out.lost[image].T @ out.lost[image], lost, rtol=1e-4, atol=1e-3)
+
+
+def test_images_may_differ_in_their_views():
+    """Those of a smaller class are seen in more."""
+    few, many = viewed(2, 4, seed=1), viewed(5, 1, seed=2)
+    plain = torch.cat([few[:, 0], many[:, 0]])
+    rows = torch.cat([plain, few[:, 1:].transpose(0, 1).flatten(0, 1)])
+    labels = torch.tensor([0, 0, *[1] * 5, *[0] * 6])
+    images = torch.tensor([*range(7), *[0, 1] * 3])
+    memory = memory_of()
+    memory.observe(0, few.flatten(0, 1), 4)
+    memory.observe(1, many.flatten(0, 1))
+    out = LeftOut.of(rows, labels, memory.means(), memory.counts(), images)
+    for image, (own, place) in enumerate([(few, 0), (few, 1), *((many, number) for number in range(5))]):
+        _, mean, spread = by_hand([torch.cat([own[:place], own[place + 1 :]])])
+        torch.testing.assert_close(out.means[image], mean, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            out.lost[image].T @ out.lost[image], by_hand([own])[2] - spread, rtol=1e-4, atol=1e-3
+        )
+
+
+def test_leaving_an_image_out_leaves_all_of_its_views_out():
+    classes = [viewed(images, 3, 12, seed=images) for images in (6, 2, 4)]
+
+    def learnt(all_rows):
+        memory = memory_of()
+        for label, rows in enumerate(all_rows):
+            memory.observe(label, rows.flatten(0, 1), 3)
+        return memory
+
+    rows, images = torch.cat(classes).transpose(0, 1).flatten(0, 1), torch.arange(12).repeat(3)
+    found = learnt(classes).leave_one_out(rows, label_of(classes).repeat(3), images)
+    expected = []
+    for label, own in enumerate(classes):
+        for place in range(len(own)):
+            rest = [
+                torch.cat([own[:place], own[place + 1 :]]) if number == label else each
+                for number, each in enumerate(classes)
+            ]
+            expected.append(learnt(rest).mahalanobis(own[place, :1])[0, label])
+    several = label_of(classes) != 1  # learnt anew, the image that is left of two would take no part in the scatter
+    torch.testing.assert_close(found[several], torch.stack(expected)[several], rtol=1e-3, atol=1e-4)
+    assert (found > 0).all()
+    nearest = learnt(classes).nearest_left_out(rows, label_of(classes).repeat(3), images)
+    assert nearest.shape == (12,)
+    assert (nearest <= found).all()
 
 
 # Leaving one image out
