@@ -37,7 +37,11 @@ from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 from lca.text import markdown_table
 
 SEEDS = (1993, 1994, 1995)
-CLASSIFIERS = ("lda", "best", "lca")
+CLASSIFIERS: dict[str, Any] = {
+    "lda": {"kind": "lda"},
+    "best": {"preset": "balanced", "classes_at_lr": None},
+    "lca": {"preset": "lca"},
+}
 """Presets of branches."""
 KEPT: dict[str, dict[str, Any]] = {
     "everything": {},
@@ -127,7 +131,7 @@ def right_answers(classifier: str, memory: GaussianMemory, found: Features, seed
     """Which test images are recognised by heads that are made of Gaussians alone: (n,)."""
     heads = GrowingHeads(found.train.shape[1], LinearOptions())
     heads.append(heads.new_head(len(memory.classes), generator(seed, "head")))
-    chosen = choose_branch(branch(classifier))
+    chosen = choose_branch(branch({**CLASSIFIERS[classifier], "name": classifier}))
     heads, _ = chosen.fit(heads, memory, lambda purpose, epoch, on: generator(seed, purpose, 0, epoch, on))
     return heads(found.test).argmax(1) == found.test_labels
 

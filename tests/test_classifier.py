@@ -28,7 +28,7 @@ from lca.recipe import validate_recipe
 FAST = {
     "training": {"epochs": 1, "batch_size": 8, "lr": 0.01},
     "tuning": {"name": "lora", "rank": 2},
-    "method": {"align": ["none", "best"]},
+    "method": {"align": ["none", {"preset": "balanced", "samples": 16, "epochs": 1}, "best"]},
     "device": "cpu",
 }
 COLOURS = {"red": (200, 30, 30), "green": (30, 190, 40), "blue": (40, 50, 200), "grey": (120, 120, 120)}
@@ -148,7 +148,7 @@ def untroubled():
     return state, logits(model)
 
 
-@pytest.mark.parametrize("failing", ["observe", "finetune", "merge", "statistics", "align best"])
+@pytest.mark.parametrize("failing", ["observe", "finetune", "merge", "statistics", "align balanced"])
 def test_a_failing_phase_leaves_the_model_as_it_was(monkeypatch, untroubled, failing):
     model = build()
     model.load_state(untroubled[0])
@@ -200,7 +200,7 @@ def test_the_steps_of_a_lesson_can_be_done_from_outside_and_resumed(untroubled):
         ("finetune", 0, True, False, ["accuracy", "loss"]),
         ("merge", 0, True, True, []),
         ("statistics", 0, False, False, []),
-        ("align best", 0, False, False, ["kept", "loss"]),
+        ("align balanced", 0, False, False, ["kept", "loss"]),
     ]
     assert (model.classes, model.tasks) == (["green", "red", "blue", "grey"], 2)
     assert model.history[-1].new == ["blue", "grey"]
@@ -330,7 +330,7 @@ def test_a_model_that_carries_its_backbone_does_not_tell_where_the_weights_lay(t
 
 
 def test_an_unknown_branch_is_named(taught):
-    with pytest.raises(LcaError, match=r"no branch 'lca'; there are \['none', 'best'\]"):
+    with pytest.raises(LcaError, match=r"no branch 'lca'; there are \['none', 'balanced', 'best'\]"):
         taught.predict([photo("red")], branch="lca")
 
 
@@ -423,9 +423,16 @@ def test_held_out_images_are_not_learnt():
 
 
 def test_nothing_is_held_out_if_so_asked():
+    """Then heads in closed form are calibrated by leaving out one image after another, and no other ones."""
     model = build(tuning="none")
     lesson = model.learn(pairs("red", "blue", count=10), held_out=0)
     assert (lesson.held_out, lesson.accuracy, lesson.images) == (0, None, {"blue": 10, "red": 10})
+    assert set(model.temperatures) == {"best"}
+
+
+def test_one_image_a_class_leaves_the_temperature():
+    model = build(tuning="none")
+    model.learn(pairs("red", "blue", count=1))
     assert model.temperatures == {}
 
 
@@ -465,32 +472,32 @@ def test_a_task_of_a_benchmark_has_no_time_and_is_not_measured():
 def test_the_temperature_changes_probabilities_and_no_label(measured):
     images = [photo(name, 60 + number) for name in COLOURS for number in range(3)]
     features = measured.features(pixels_of(images))
-    temperature = measured.temperatures["best"]
+    temperature = measured.temperatures["none"]
     assert temperature != 1
-    expected = (measured.logits(features) / temperature).softmax(1)
-    torch.testing.assert_close(measured.probabilities(features), expected)
-    answers = measured.predict(images)
+    expected = (measured.logits(features, "none") / temperature).softmax(1)
+    torch.testing.assert_close(measured.probabilities(features, "none"), expected)
+    answers = measured.predict(images, "none")
     for answer, row in zip(answers, expected, strict=True):
         assert list(answer.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-5)
     try:
-        measured.temperatures["best"] = 5 * temperature
-        softer = measured.predict(images)
+        measured.temperatures["none"] = 5 * temperature
+        softer = measured.predict(images, "none")
     finally:
-        measured.temperatures["best"] = temperature
+        measured.temperatures["none"] = temperature
     assert [answer.label for answer in softer] == [answer.label for answer in answers]
     assert all(two.probability < one.probability for one, two in zip(answers, softer, strict=True))
 
 
 def test_every_branch_has_a_temperature_of_its_own(measured):
-    assert set(measured.temperatures) == {"none", "best"}
-    assert measured.temperatures["none"] != measured.temperatures["best"]
+    assert set(measured.temperatures) == {"none", "balanced", "best"}
+    assert len(set(measured.temperatures.values())) == 3
     features = measured.features(pixels_of([photo("red", 80)]))
     expected = (measured.logits(features, "none") / measured.temperatures["none"]).softmax(1)
     torch.testing.assert_close(measured.probabilities(features, "none"), expected)
 
 
 def test_top(measured):
-    answer = measured.predict(photo("green", 61))[0]
+    answer = measured.predict(photo("green", 61), "none")[0]
     assert answer.top(2) == sorted(answer.probabilities.items(), key=lambda item: item[1])[:-3:-1]
     assert answer.top(1) == [(answer.label, answer.probability)]
     assert len(answer.top()) == len(answer.top(99)) == 4
@@ -700,9 +707,11 @@ def test_a_forgotten_class_is_gone_and_the_others_stay_in_order(tmp_path, taught
 def test_nothing_of_a_forgotten_class_is_in_the_state(taught, tmp_path):
     model = copy_of(taught, tmp_path / "model")
     label = model.classes.index("red")
-    memory, distances = model.method.branch_set.memories["best"], model.method.branch_set.distances["best"]
-    own = [memory.classes[label].mean, *memory.classes[label].factor, distances.state()[0][str(label)]]
-    own += [heads.tasks[0].weight[label] for heads in (model.method.heads, model.method.branch_set.heads["best"])]
+    branches = model.method.branch_set
+    own = [heads.tasks[0].weight[label] for heads in (model.method.heads, branches.heads["balanced"])]
+    for name in ("balanced", "best"):
+        gaussian = branches.memories[name].classes[label]
+        own += [gaussian.mean, *gaussian.factor, branches.distances[name].state()[0][str(label)]]
     rows = {tuple(tensor.flatten().tolist()) for tensor in own if tensor.abs().sum() > 0}
 
     def found(state):
@@ -716,7 +725,8 @@ def test_nothing_of_a_forgotten_class_is_in_the_state(taught, tmp_path):
     state = model.state()
     assert sum(entry["classes"] for entry in state.meta["method"]["heads"]["heads"]) == 3
     assert set(state.parts["distances/best"]) == {"0", "1", "2"}
-    assert {name.partition(".")[0] for name in state.parts["gaussians/best"]} == {"0", "1", "2"}
+    names = {name.partition(".")[0] for name in state.parts["gaussians/best"]}
+    assert names == {"0", "1", "2", "residual"}
     model.save(tmp_path / "model")
     assert found(load_state(tmp_path / "model")) == set(), "nor in what lies on disk"
 

@@ -128,7 +128,7 @@ def test_intransigence_against_the_joint_run(lca, as_json, folder):
     from lca.evaluation.accuracy import intransigence
 
     found = as_json(folder / "im", "--joint", folder / "joint")
-    joint = read_run(folder / "joint")[1]["default"].record()
+    joint = read_run(folder / "joint")[1]["none"].record()
     for branch, answers in read_run(folder / "im")[1].items():
         assert found[branch]["intransigence"] == intransigence(answers.record(), joint)
     out = lca("metrics", folder / "im", "--branch", "best", "--joint", folder / "joint")[1]

@@ -22,7 +22,8 @@ from lca.runs.experiment import run
 from lca.statistics.gaussians import GaussianMemory
 
 lca = tiny.lca_command
-BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "balanced", "name": "best", **tiny.QUICK}, "lda"]
+BRANCHES = ["none", {"preset": "lca", **tiny.QUICK}, {"preset": "balanced", "name": "best", **tiny.QUICK}]
+BRANCHES += [{"preset": preset, "drift": {"model": "affine"}} for preset in ("lda", "quadratic")]
 BASE = tiny.recipe(method={"align": BRANCHES}, training={"epochs": 1}, data={"tasks": [3, 3, 4]}, keep_models="all")
 QUICKLY = ("--samples", 64, "--quiet")
 
@@ -71,7 +72,7 @@ def after(measured, task, branch="best"):
 
 
 def test_everything_is_there_for_every_task_and_branch_with_gaussians(measured):
-    assert list(measured["branches"]) == ["lca", "best", "lda"], "`none` has no Gaussians"
+    assert list(measured["branches"]) == ["lca", "best", "lda", "quadratic"], "`none` has no Gaussians"
     for tasks in measured["branches"].values():
         assert [each["task"] for each in tasks] == [1, 2, 3]
         assert [each["classes"] for each in tasks] == [3, 6, 10]

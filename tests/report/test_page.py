@@ -135,7 +135,7 @@ def test_a_sweep_with_its_folders(seeds):
                 values.append(value)
             low, high = intervals[name]
             assert cell == f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}{low:.1f} to {high:.1f}"
-    assert page.row("joint sees all data at once")[1] == "1"
+    assert page.row("joint none sees all data at once")[1] == "1"
     texts = " ".join(" ".join(page.texts).split())
     assert "is the best of 2 classifiers" in texts
     assert "bootstrap over seeds and test images" in texts

@@ -115,7 +115,7 @@ class QuadraticHead(nn.Module):
         for number, (classes, rank) in enumerate(self._shapes):
             inside = functional.linear(z, getattr(self, f"rows_{number}"), -getattr(self, f"shifts_{number}"))
             corrections.append(inside.square().unflatten(1, (classes, rank)).sum(2) / 2)
-        none = z.new_zeros(1).expand(len(z), 1)  # of classes without a covariance of their own
+        none = torch.zeros_like(z[:, :1])  # of classes without a covariance of their own
         return linear + torch.cat([*corrections, none], dim=1).index_select(1, self.order)
 
 

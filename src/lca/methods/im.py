@@ -15,7 +15,7 @@ from lca.errors import LcaError
 from lca.files import State, nbytes
 from lca.heads.growing import HeadChoice, HeadOptions, LinearOptions, PrototypeHead
 from lca.merging.incremental import IncrementalMerge
-from lca.merging.operators import Agree, Last, OperatorChoice
+from lca.merging.operators import Agree, First, Last, OperatorChoice
 from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting, Step
 from lca.methods._observing import Observing, ObservingOptions
@@ -77,8 +77,8 @@ class IncrementalMerging(Observing):
         yield from self.branch_steps(task)
 
     def rows_seen(self, images: int) -> tuple[int, int]:
-        views = self.options.looks.views(images)
-        return views, views + self.options.looks.anchors
+        views, stays = self.options.looks.views(images), self.options.merge == First() or not self.tuned_bytes()
+        return views, 0 if stays else views + self.options.looks.anchors
 
     def statistics_of_task(self) -> None:
         seen = self.observed
