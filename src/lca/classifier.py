@@ -114,7 +114,7 @@ class ContinualClassifier:
         than ten images a class; a task of a stream and a method that cannot do without training it teaches thoroughly.
         """
         began = time.perf_counter()
-        task, report = self._task_of(data, held_out)
+        task, report = self._as_task(data, held_out)
         first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
         with self._all_or_nothing() as before:
             lesson = self._taught(task, report, first, began)
@@ -131,7 +131,7 @@ class ContinualClassifier:
         lesson has no date, and nothing is held out and measured.
         """
         began = time.perf_counter()
-        yield from self._steps(*self._task_of(data, held_out), effort, began)
+        yield from self._steps(*self._as_task(data, held_out), effort, began)
 
     def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Iterator[Step]:
         known = images_learnt(self.history)  # `classes` also holds those of a lesson that is resumed
@@ -392,7 +392,7 @@ class ContinualClassifier:
             calibration_error=calibration_error(probability, answer == labels),
         )
 
-    def _task_of(self, data: Task | Labelled, held_out: float) -> tuple[Task, ReadingReport | None]:
+    def _as_task(self, data: Task | Labelled, held_out: float) -> tuple[Task, ReadingReport | None]:
         """A task, and the report where it was read from labelled images; some of these are held out."""
         if self.method.info.needs_all_data and images_learnt(self.history):
             name = self.recipe.method.name

@@ -233,7 +233,7 @@ class GaussianMemory(Stored):
         x + ε E, where EᵀE is the residual scatter per degree of freedom of these classes."""
         if not len(self.residual):
             return samples
-        freedom = int((self.counts()[: len(samples)] - self.options.unbiased).sum())
+        freedom = int((self.counts()[: len(samples)] - int(self.options.unbiased)).sum())
         rows = self.residual / math.sqrt(max(freedom, 1))
         return samples + _normal((*samples.shape[:2], len(rows)), samples, generator) @ rows
 
