@@ -85,8 +85,8 @@ def test_it_learns_and_predicts(taught):
 
 def test_folders_and_pairs_teach_the_same(tmp_path, taught):
     model = build()
-    model.learn(folders(tmp_path / "first", "red", "green"))
-    model.learn(str(folders(tmp_path / "second", "blue", "grey")))
+    model.learn(folders(tmp_path / "first", "red", "green"), effort="thorough")
+    model.learn(str(folders(tmp_path / "second", "blue", "grey")), effort="thorough")
     assert model.classes == taught.classes
     torch.testing.assert_close(logits(model), logits(taught), rtol=0, atol=1e-5)
 
