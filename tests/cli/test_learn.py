@@ -58,14 +58,14 @@ def test_with_many_photos_training_is_tried_and_told(lca):
 
 
 def test_training_that_harms_is_not_kept(lca):
-    assert lca("learn", "m", "few", *HARMFUL)[0] == 0
-    code, out, _ = lca("learn", "m", "many", "--json", "-q")
+    for model in ("m", "n"):
+        assert lca("learn", model, "few", *HARMFUL, "-q")[0] == 0
+    code, out, _ = lca("learn", "m", "many", "-q")
     assert code == 0
-    lesson = json.loads(out)
+    assert "and is not kept: the instant lesson stays" in out
+    assert efforts() == ["instant", "instant"]
+    lesson = json.loads(lca("learn", "n", "many", "--json", "-q")[1])
     assert (lesson["effort"], lesson["improvement"]["kept"]) == ("instant", False)
-    code, out, _ = lca("learn", "n", "many", *HARMFUL, "-q")
-    assert "not kept: the instant lesson stays" in out
-    assert efforts("n") == ["instant"]
 
 
 def test_the_effort_can_be_chosen(lca):
