@@ -1,6 +1,7 @@
 """The card of a model, read back as Markdown."""
 
 import re
+from dataclasses import asdict
 from importlib.metadata import version
 
 import pytest
@@ -9,6 +10,7 @@ import tiny
 from lca.card import facts_of, model_card
 from lca.classifier import ContinualClassifier
 from lca.files import read_json
+from lca.history import Improvement
 
 NASTY = [
     "plain",
@@ -94,10 +96,25 @@ def test_images_are_counted_over_lessons_and_a_forgotten_class_starts_anew():
     history = [
         lesson("learn", ["a", "b"], {"a": 3, "b": 4}, held_out=10, right=9, called_unknown=1, calibration_error=3.0),
         lesson(
-            "learn", ["c"], {"a": 2, "c": 5}, held_out=4, right=1, called_unknown=1, calibration_error=7.25, seconds=1.5
+            "learn",
+            ["c"],
+            {"a": 2, "c": 5},
+            held_out=4,
+            right=1,
+            called_unknown=1,
+            calibration_error=7.25,
+            seconds=1.5,
+            effort="instant",
+            improvement=asdict(Improvement(False, "held out", 25.0, 0.0)),
         ),
         lesson("forget", ["a"]),
-        lesson("learn", ["a"], {"a": 7}),
+        lesson(
+            "learn",
+            ["a"],
+            {"a": 7},
+            effort="thorough",
+            improvement=asdict(Improvement(True, "left one out", 60.0, 75.0, 91.25, 90.86, 0.9, 3.0)),
+        ),
     ]
     facts = facts_of(meta(["b", "c", "a"], history), {}, True)
     assert facts["classes"] == {"b": 4, "c": 5, "a": 7}
@@ -106,10 +123,10 @@ def test_images_are_counted_over_lessons_and_a_forgotten_class_starts_anew():
     rows = tables(model_card(facts))[1][2:]
     assert [row[1] for row in rows] == ["2 new: a, b", "1 new: c; 1 known", "forgot a", "1 new: a"]
     assert [row[2:] for row in rows] == [
-        ["7", "10", "90.0 % (60 to 98)", "0", ""],
-        ["7", "4", "25.0 % (5 to 70)", "0", "1.5"],
-        ["", "", "", "", ""],
-        ["7", "0", "not measured", "0", ""],
+        ["7", "10", "90.0 % (60 to 98)", "", "0", ""],
+        ["7", "4", "25.0 % (5 to 70)", "instant (training: 25.0 to 0.0 %)", "0", "1.5"],
+        ["", "", "", "", "", ""],
+        ["7", "0", "not measured", "thorough (training: 60.0 to 75.0 %, known classes 91.2 to 90.9 %)", "0", ""],
     ]
     assert "the calibration error was 7.2 %" in model_card(facts)
 
@@ -132,7 +149,8 @@ def test_the_card_of_a_saved_model(tmp_path):
     assert classes[2:] == [["3", "25"], ["7", "11"], ["1", "7"]]
     for row, entry in zip(history[2:], model.history, strict=True):
         expected = [entry.when, sum(entry.images.values()), entry.held_out, 0, entry.seconds]
-        assert [row[0], *row[2:4], *row[5:]] == [str(each) for each in expected]
+        assert [row[0], *row[2:4], *row[6:]] == [str(each) for each in expected]
+        assert row[5].startswith(entry.effort)
         assert row[4].startswith(f"{entry.accuracy:.1f} % (")
     assert {row[0]: int(row[1].replace(",", "")) for row in costs[2:]} == model.memory()
     assert f"{sum(model.memory().values()):,} bytes" in card

@@ -68,8 +68,8 @@ def logits(model, branch=None):
 def taught():
     """Two tasks; tests must not teach it further."""
     model = build()
-    model.learn(pairs("green", "red"))
-    model.learn(pairs("blue", "grey"))
+    model.learn(pairs("green", "red"), effort="thorough")
+    model.learn(pairs("blue", "grey"), effort="thorough")
     return model
 
 
@@ -85,8 +85,8 @@ def test_it_learns_and_predicts(taught):
 
 def test_folders_and_pairs_teach_the_same(tmp_path, taught):
     model = build()
-    model.learn(folders(tmp_path / "first", "red", "green"))
-    model.learn(str(folders(tmp_path / "second", "blue", "grey")))
+    model.learn(folders(tmp_path / "first", "red", "green"), effort="thorough")
+    model.learn(str(folders(tmp_path / "second", "blue", "grey")), effort="thorough")
     assert model.classes == taught.classes
     torch.testing.assert_close(logits(model), logits(taught), rtol=0, atol=1e-5)
 
@@ -142,9 +142,9 @@ def _parts(folder):
 def untroubled():
     """The state after a first task, and the logits after a second one that nothing disturbed."""
     model = build()
-    model.learn(pairs("red", "green"))
+    model.learn(pairs("red", "green"), effort="thorough")
     state = model.state()
-    model.learn(pairs("blue", "grey"))
+    model.learn(pairs("blue", "grey"), effort="thorough")
     return state, logits(model)
 
 
@@ -169,7 +169,7 @@ def test_a_failing_phase_leaves_the_model_as_it_was(monkeypatch, untroubled, fai
 
     monkeypatch.setattr(model.method, "steps", broken)
     with pytest.raises(KeyboardInterrupt):
-        model.learn(pairs("blue", "grey"))
+        model.learn(pairs("blue", "grey"), effort="thorough")
     monkeypatch.undo()
     after = model.state()
     assert model.classes == ["green", "red"]
@@ -177,7 +177,7 @@ def test_a_failing_phase_leaves_the_model_as_it_was(monkeypatch, untroubled, fai
     assert after.meta == state.meta
     for part, tensors in state.parts.items():
         assert all(torch.equal(after.parts[part][name], tensor) for name, tensor in tensors.items()), part
-    model.learn(pairs("blue", "grey"))
+    model.learn(pairs("blue", "grey"), effort="thorough")
     assert torch.equal(logits(model), untroubled[1])
 
 

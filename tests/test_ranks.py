@@ -141,7 +141,9 @@ def assert_alike(one: Path, other: Path, border: int = 1) -> None:
 
 def difference(one: torch.Tensor, two: torch.Tensor, name: str) -> float:
     """The largest difference, as a share of the largest number."""
-    if name.endswith(("factor", "residual")):  # the root of a covariance: known only up to signs, and badly where that is 0
+    if name.endswith(
+        ("factor", "residual")
+    ):  # the root of a covariance: known only up to signs, and badly where that is 0
         one, two = one.T @ one, two.T @ two
     if torch.equal(one, two):
         return 0.0

@@ -8,13 +8,13 @@ from lca.evaluation.intervals import wilson_interval
 from lca.history import Lesson, images_learnt
 from lca.text import markdown_table, markdown_text
 
-HISTORY = ("when", "step", "images", "held out", "accuracy", "unreadable", "seconds")
+HISTORY = ("when", "step", "images", "held out", "accuracy", "effort", "unreadable", "seconds")
 
 
 def facts_of(meta: Mapping[str, Any], sizes: Mapping[str, int], bundled: bool) -> dict[str, Any]:
     """The facts of a saved model, as JSON. `meta` is its JSON, `sizes` the tensor bytes of its parts."""
     recipe, history = meta["recipe"], meta["history"]
-    images = images_learnt(Lesson(**lesson) for lesson in history)
+    images = images_learnt(Lesson.read(lesson) for lesson in history)
     held_out = sum(lesson["held_out"] for lesson in history)
     called_unknown = sum(lesson["called_unknown"] for lesson in history)
     last = next((lesson for lesson in reversed(history) if lesson["held_out"]), None)
@@ -80,7 +80,9 @@ lca.ContinualClassifier.load("THIS_FOLDER").predict(["photo.jpg"])
 ## What it learnt when, and how well
 
 Accuracy is measured right after each step, on images of that step that were held out from training, among \
-all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours.
+all classes known by then; the 95 % interval is in brackets. It says nothing about other photos than yours. \
+An instant step trained nothing. Where training was tried after one, it was kept if neither the accuracy of the step's \
+classes fell nor an estimate, from their statistics, for those known before: both are given without and with training.
 
 {markdown_table(HISTORY, history)}
 ## Calibration and unknown things
@@ -124,7 +126,7 @@ def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:
 def _history_row(lesson: Mapping[str, Any]) -> list[str]:
     when, names = lesson["when"] or "", ", ".join(lesson["new"][:5]) + ", ..." * (len(lesson["new"]) > 5)
     if lesson["kind"] == "forget":
-        return [when, f"forgot {names}", "", "", "", "", ""]
+        return [when, f"forgot {names}", *[""] * (len(HISTORY) - 2)]
     again = len(lesson["images"]) - len(lesson["new"])
     steps = [f"{len(lesson['new'])} new: {names}"] * bool(lesson["new"]) + [f"{again} known"] * bool(again)
     accuracy = "not measured"
@@ -132,7 +134,19 @@ def _history_row(lesson: Mapping[str, Any]) -> list[str]:
         low, high = wilson_interval(lesson["right"], lesson["held_out"])
         accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} % ({low:.0f} to {high:.0f})"
     images, seconds = str(sum(lesson["images"].values())), "" if lesson["seconds"] is None else str(lesson["seconds"])
-    return [when, "; ".join(steps), images, str(lesson["held_out"]), accuracy, str(lesson["left_out"]), seconds]
+    held_out, left_out = str(lesson["held_out"]), str(lesson["left_out"])
+    return [when, "; ".join(steps), images, held_out, accuracy, _effort(lesson), left_out, seconds]
+
+
+def _effort(lesson: Mapping[str, Any]) -> str:
+    """How a lesson was taught and, where both ways were tried, why."""
+    effort, tried = lesson.get("effort") or "", lesson.get("improvement")
+    if not tried:
+        return effort
+    gained = f"{tried['instant']:.1f} to {tried['thorough']:.1f} %"
+    if tried["known_instant"] is not None:
+        gained += f", known classes {tried['known_instant']:.1f} to {tried['known_thorough']:.1f} %"
+    return f"{effort} (training: {gained})"
 
 
 def _percent(part: int, whole: int) -> float:

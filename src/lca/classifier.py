@@ -38,9 +38,11 @@ from lca.evaluation.predictions import Prediction, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
+from lca.lessons import Effort, Part, Worth, compared, parts_of
 from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress
+from lca.randomness import generator
 from lca.recipe import Recipe, validate_recipe
 from lca.training.setting import Given, Setting
 
@@ -92,47 +94,65 @@ class ContinualClassifier:
         self.history: list[Lesson] = []
         self.temperatures: dict[str, float] = {}
 
-    def learn(self, data: Task | Labelled, held_out: float = HELD_OUT) -> Lesson:
+    def learn(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Effort = "auto") -> Lesson:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
 
         Classes may be new, known, or both; nothing needs to be known about what comes later. A share of every class
-        that has at least six images is held out: accuracy and calibration are measured on it. If a step fails or is
-        interrupted, the classifier is as it was before.
+        that has at least six images is held out: accuracy and calibration are measured on it. `lessons` says what
+        effort means. What fails or is interrupted leaves the classifier as it was before the lesson, or as the instant
+        part of it left it.
         """
-        with self._all_or_nothing():
-            for step in self.steps(data, held_out):
-                step.run()
-        return self.history[-1]
+        *_, last = self.lessons(data, held_out, effort)
+        return last
 
-    def steps(self, data: Task | Labelled, held_out: float = HELD_OUT) -> Iterator[Step]:
-        """What `learn` does, step by step. Run each before asking for the next; when there are no more, the lesson is
-        in the history.
+    def lessons(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Effort = "auto") -> Iterator[Lesson]:
+        """What `learn` does, answer by answer: whenever a lesson is given, the classifier can be used and saved.
+
+        `instant` trains nothing: statistics and closed-form heads on the backbone as it is. `thorough` trains at once.
+        `improve` gives the instant lesson, then trains on the same images from where it began, and keeps that if
+        neither the accuracy of the lesson's classes falls nor an estimate for those known before; the lesson it gives
+        in the end takes the place of the instant one and says what came of it. `auto` improves where there are more
+        than ten images a class; a task of a stream and a method that cannot do without training it teaches thoroughly.
+        """
+        began = time.perf_counter()
+        task, report = self._as_task(data, held_out)
+        first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
+        with self._all_or_nothing() as before:
+            lesson = self._taught(task, report, first, began)
+        yield lesson
+        if more and (better := self._improved(task, report, before)):
+            yield better
+
+    def steps(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Part = "thorough") -> Iterator[Step]:
+        """What a lesson of one part does, step by step. Run each before asking for the next; when there are no more,
+        the lesson is in the history.
 
         Between two steps a caller may save, show how far it is, or stop. To resume, load the `state` from after a step
         and pass over the steps that are done. Nothing is rolled back. A task of a stream belongs to a benchmark: its
         lesson has no date, and nothing is held out and measured.
         """
-        if self.method.info.needs_all_data and images_learnt(self.history):
-            name = self.recipe.method.name
-            warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=3)
         began = time.perf_counter()
-        task, report = (data, None) if isinstance(data, Task) else self._as_task(data, held_out)
+        yield from self._steps(*self._as_task(data, held_out), effort, began)
+
+    def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Iterator[Step]:
         known = images_learnt(self.history)  # `classes` also holds those of a lesson that is resumed
         new = [name for name in task.classes if name not in known]
         self.classes += [name for name in new if name not in self.classes]
-        steps = list(self.method.steps(task, [self.classes.index(name) for name in task.classes]))
+        way = self.method.instant_steps if effort == "instant" else self.method.steps
+        steps = list(way(task, [self.classes.index(name) for name in task.classes]))
         of_trunk = sum(step.trunk for step in steps)
         for place, step in enumerate(steps, start=1):
             yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
-        if report is not None and not task.validation:
-            self._calibrate_on_left_out()
+        taken: Part = "thorough" if effort == "thorough" and self.method.trains(task) else "instant"
+        alone = (0, 0) if report is None or task.validation else self._calibrate_on_left_out()
         self.method.finish_task()
         self.tasks += 1
         counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
-        lesson = Lesson("learn", None, dict(zip(task.classes, counts, strict=True)), new)
+        lesson = Lesson("learn", None, dict(zip(task.classes, counts, strict=True)), new, effort=taken)
         if report is not None:
             seconds = round(time.perf_counter() - began, 1)
             lesson = replace(lesson, when=now(), left_out=len(report.left_out), seconds=seconds)
+            lesson = replace(lesson, left_one_out=alone[0], left_one_out_right=alone[1])
             if task.validation:
                 lesson = self._measured(lesson, task.validation)
         self.history.append(lesson)
@@ -247,7 +267,7 @@ class ContinualClassifier:
                 f"(hash {state.meta['backbone'][:12]}, these have {self.backbone.fingerprint[:12]})"
             )
         self.classes, self.tasks = list(state.meta["classes"]), state.meta["tasks"]
-        self.history = [Lesson(**entry) for entry in state.meta["history"]]
+        self.history = [Lesson.read(entry) for entry in state.meta["history"]]
         self.temperatures = dict(state.meta["temperatures"])
         self.method.load_state(State(state.parts, state.meta["method"]))
 
@@ -293,12 +313,43 @@ class ContinualClassifier:
         with self.compute.determinism():
             return step.run() or {}
 
+    def _taught(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Lesson:
+        for step in self._steps(task, report, effort, began):
+            step.run()
+        return self.history[-1]
+
+    def _improved(self, task: Task, report: ReadingReport | None, before: State) -> Lesson | None:
+        """The thorough lesson in place of the instant one, or the instant one that stays; None if they cannot be
+        compared. `before` is the state from before both."""
+        known = len(before.meta["classes"])
+        instant, began = self._worth(known), time.perf_counter()
+        if instant is None:
+            return None
+        self.progress.line("training on the same images; the instant lesson stands until that proves better")
+        with self._all_or_nothing() as after:
+            self.load_state(before)
+            lesson = self._taught(task, report, "thorough", began)
+            thorough = self._worth(known)
+            assert thorough is not None  # it is measured on the same
+            tried = compared(instant, thorough, round(time.perf_counter() - began, 1))
+        if not tried.kept:
+            self.load_state(after)
+            lesson = self.history[-1]
+        self.history[-1] = replace(lesson, improvement=tried)
+        return self.history[-1]
+
+    def _worth(self, known: int) -> Worth | None:
+        statistics, device = self.method.statistics(self.branch), self.compute.device
+        draws = generator(self.recipe.seed, "improvement", self.tasks)
+        memory = None if statistics is None else statistics[0]
+        return Worth.of(self.history[-1], known, memory, lambda some: self.logits(some.to(device)), draws)
+
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """What fails or is interrupted within leaves the classifier as it was before."""
+    def _all_or_nothing(self) -> Iterator[State]:
+        """What fails or is interrupted within leaves the classifier as it was before: in the state that is given."""
         before = self.state()
         try:
-            yield
+            yield before
         except BaseException:
             self.load_state(before)
             raise
@@ -312,12 +363,17 @@ class ContinualClassifier:
         distances = self.method.percentiles(features, branch or self.branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
 
-    def _calibrate_on_left_out(self) -> None:
-        """The temperature of every branch whose heads can tell what they would say of an image they had not learnt."""
+    def _calibrate_on_left_out(self) -> tuple[int, int]:
+        """The temperature of every branch whose heads can tell what they would say of an image they had not learnt, and
+        of how many of these the answering branch names how many rightly."""
+        alone = (0, 0)
         for branch in self.method.branches():
             told = self.method.left_out_logits(branch)
             if told is not None and len(told[1]):
                 self.temperatures[branch] = fit_temperature(*told, self.temperatures.get(branch, 1.0))
+                if branch == self.branch:
+                    alone = (len(told[1]), int((told[0].argmax(1) == told[1]).sum()))
+        return alone
 
     def _measured(self, lesson: Lesson, images: ImageSet) -> Lesson:
         """Measure on held-out images: the temperature of every branch, and what the answering branch is worth."""
@@ -337,7 +393,13 @@ class ContinualClassifier:
             calibration_error=calibration_error(probability, answer == labels),
         )
 
-    def _as_task(self, data: Labelled, held_out: float) -> tuple[Task, ReadingReport]:
+    def _as_task(self, data: Task | Labelled, held_out: float) -> tuple[Task, ReadingReport | None]:
+        """A task, and the report where it was read from labelled images; some of these are held out."""
+        if self.method.info.needs_all_data and images_learnt(self.history):
+            name = self.recipe.method.name
+            warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=4)
+        if isinstance(data, Task):
+            return data, None
         if not 0 <= held_out < 1:
             raise LcaError(f"the held-out share must be at least 0 and less than 1, got {held_out}")
         images, report = self.read(data)

@@ -184,7 +184,7 @@ def test_a_model_that_is_being_changed_is_left_alone(lca, model, tmp_path):
 def test_an_interrupt_leaves_the_model_as_it_was(lca, model, tmp_path, monkeypatch, name):
     before = content(model)
     monkeypatch.setattr("lca.training.loop.FineTuning.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    code, _, err = lca("learn", name, "images", *(FAST if name == "new" else ()))
+    code, _, err = lca("learn", name, "images", "--thorough", *(FAST if name == "new" else ()))
     assert code == 130
     assert ("is as it was" if name == "model" else "was not made") in err
     assert content(model) == before

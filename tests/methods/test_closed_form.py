@@ -8,8 +8,8 @@ from PIL import Image
 import tiny
 from lca.evaluation.calibration import fit_temperature
 from lca.files import load_state, save_state
-from lca.heads.lda import lda_heads
 from lca.heads.branch import choose_branch
+from lca.heads.lda import lda_heads
 from lca.methods import methods
 from lca.methods._branched import branch
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
@@ -185,7 +185,10 @@ def test_without_held_out_images_leaving_out_calibrates(method, looks):
     """From the temperature of the lesson before, as with held-out images; a branch of heads that learn has none."""
     model, told = model_of(method, branches=["none", "quadratic", "lda"], looks=looks), {}
     finish = model.method.finish_task
-    model.method.finish_task = lambda: (told.update({n: model.method.left_out_logits(n) for n in (*KINDS, "none")}), finish())
+    model.method.finish_task = lambda: (
+        told.update({n: model.method.left_out_logits(n) for n in (*KINDS, "none")}),
+        finish(),
+    )
     expected = dict.fromkeys(KINDS, 1.0)
     for names in ("012", "34"):
         assert model.learn(pictures(dict.fromkeys(names, 4))).held_out == 0

@@ -373,9 +373,7 @@ def test_what_a_class_is_without_an_image(views):
     for label, own in enumerate(classes):
         memory.observe(label, own.flatten(0, 1), views)
     images = torch.arange(8).repeat(views)
-    out = LeftOut.of(
-        rows.transpose(0, 1).flatten(0, 1), labels.repeat(views), memory.means(), memory.counts(), images
-    )
+    out = LeftOut.of(rows.transpose(0, 1).flatten(0, 1), labels.repeat(views), memory.means(), memory.counts(), images)
     assert out.left.tolist() == [4, 4, 4, 4, 4, 1, 1, 0]
     for image, label in enumerate(labels.tolist()[:-1]):
         own, place = classes[label], image - (0, 5)[label]

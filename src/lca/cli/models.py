@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from lca.progress import Progress, choose_progress
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
-    from lca.history import Lesson
+    from lca.data.labelled import LabelledImages
+    from lca.history import Improvement, Lesson
+    from lca.lessons import Effort
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
 Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
@@ -54,6 +57,11 @@ def learn_command(
     held_out: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=0.9, help="Share of every class to measure on instead.")
     ] = 0.1,
+    instant: Annotated[bool, typer.Option("--instant", help="Train nothing, however many photos there are.")] = False,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Train after the instant lesson, however few photos there are.")
+    ] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Train at once, and compare with nothing.")] = False,
     bundle: Annotated[
         bool | None,
         typer.Option(
@@ -69,11 +77,18 @@ def learn_command(
     Classes may be new, known, or both: what is known already is learnt better. Images are not kept. Broken files are
     left out and named. If it is interrupted, even by a power cut, the model stays as it was before.
 
+    First comes an instant lesson, in seconds: nothing is trained, and the model is saved and can be used. With more
+    than ten photos a class it then trains on the same photos, which takes minutes. What comes of that is kept if
+    neither the accuracy of the new classes nor an estimate for the old ones falls. Interrupted there, the instant
+    lesson stays.
+
     Examples:
       lca learn my-model photos/first
-      lca learn my-model photos/more
+      lca learn my-model photos/more --instant
+      lca learn my-model photos/few --improve
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
+    effort = _effort(instant, improve, thorough)
     with _changing(model) as known:
         progress = choose_progress(quiet)
         if not folder.is_dir():
@@ -96,13 +111,46 @@ def learn_command(
         if bundle is not None:
             learner.bundle = bundle
         read = learner.read(folder)
-        lesson = learner.learn(read, held_out=held_out)
-        learner.save(model)
+        lesson = _teach(learner, read, held_out, effort, model, silent=as_json)
     if as_json:
         reading = read.report.as_json()
-        _print_json({**vars(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
-    else:
+        _print_json({**asdict(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
+
+
+def _effort(instant: bool, improve: bool, thorough: bool) -> "Effort":
+    asked: list[Effort] = [*["instant"] * instant, *["improve"] * improve, *["thorough"] * thorough]  # type: ignore[list-item]
+    if len(asked) > 1:
+        raise LcaError(f"{' and '.join(f'--{each}' for each in asked)} exclude each other; give one of them, or none")
+    return asked[0] if asked else "auto"
+
+
+def _teach(
+    learner: "ContinualClassifier",
+    read: "LabelledImages",
+    held_out: float,
+    effort: "Effort",
+    model: Path,
+    silent: bool,
+) -> "Lesson":
+    """Save and tell every answer of a lesson as soon as it is there."""
+    lessons = learner.lessons(read, held_out, effort)
+    lesson = next(lessons)
+    learner.save(model)
+    if not silent:
         _print_lesson(lesson, learner, model)
+    kept = f"the instant lesson stands, and {model} holds it"
+    try:
+        with interruptible(kept):
+            for better in lessons:
+                learner.save(model)
+                lesson = better
+    except LcaError as error:
+        raise LcaError(f"{error}; {kept}") from error
+    if not silent and lesson.improvement is not None:
+        _print_improvement(lesson.improvement)
+    elif not silent and effort == "improve":
+        print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
+    return lesson
 
 
 def predict_command(
@@ -337,10 +385,15 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
     left_out = f", {_count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
     print(
         f"learnt {_count(len(lesson.new), 'new class', 'new classes')}{known} from {_count(images, 'image')} "
-        f"({lesson.held_out} more held out{left_out})"
+        f"({lesson.held_out} more held out{left_out}){', nothing trained' * (lesson.effort == 'instant')}"
     )
     if lesson.accuracy is None:
         print("nothing was held out, so accuracy is not measured; it takes --held-out and classes of 6 images or more")
+        if lesson.left_one_out_accuracy is not None:
+            print(
+                f"each learnt image as if it had not been learnt: {lesson.left_one_out_accuracy:.1f} % named rightly "
+                f"({lesson.left_one_out_right} of {lesson.left_one_out})"
+            )
     else:
         print(
             f"accuracy on the held-out images, among all {len(learner.classes)} classes: "
@@ -350,7 +403,18 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
-    print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}")
+    print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+
+
+def _print_improvement(tried: "Improvement") -> None:
+    print(f"training took {tried.seconds} s and is {'kept' if tried.kept else 'not kept: the instant lesson stays'}")
+    where = "held-out images" if tried.measured_on == "held out" else "learnt images, each as if it had not been learnt"
+    print(f"  without and with it, accuracy on the {where}: {tried.instant:.1f} % and {tried.thorough:.1f} %")
+    if tried.known_instant is not None:
+        print(
+            f"  estimated for the classes known before: {tried.known_instant:.1f} % and {tried.known_thorough:.1f} % "
+            f"(chance explains {tried.margin:.1f})"
+        )
 
 
 def _print_columns(rows: Iterable[Sequence[str]]) -> None:

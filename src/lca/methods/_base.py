@@ -77,6 +77,8 @@ class Method(ABC):
     """Attributes that are the state: what is `Stored` is the part of that name, all else is JSON."""
     branch_keys: ClassVar[frozenset[str]] = frozenset()
     """Options that influence only what happens after the trunk."""
+    instant: ClassVar[bool] = False
+    """Whether it can do without training where `steps` trains: then it has `instant_steps` of its own."""
 
     def __init__(self, setting: Setting, options: MethodOptions) -> None:
         self.setting = setting
@@ -87,6 +89,19 @@ class Method(ABC):
     @abstractmethod
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         """The work of one task. `labels` gives the label of every class of the task, known ones included."""
+
+    def trains(self, task: Task) -> bool:
+        """Whether `steps` trains on this task. Where it does not, they are its instant steps, too."""
+        return True
+
+    def instant_steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
+        """The work of one task without training: statistics, and heads from them, on the backbone as it is."""
+        if self.trains(task):
+            raise LcaError(
+                f"method {self.options.name!r} cannot learn these classes without training; teach them with "
+                "effort='thorough' (--thorough), or make a model with a method that can, such as 'im' or 'frozen'"
+            )
+        return self.steps(task, labels)
 
     @abstractmethod
     def logits(self, features: Tensor, branch: str) -> Tensor:

@@ -32,9 +32,12 @@ class TunedOnFirstTask(Method):
         self.training = FineTuning(setting)
         self.tasks = 0
 
+    def trains(self, task: Task) -> bool:
+        return self.tasks == 0 and len(task.classes) > 1 and bool(self.tuned.tensors)
+
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         heads = GrowingHeads(self.setting.extractor.width, self.options.head)
-        if self.tasks == 0 and len(task.classes) > 1 and self.tuned.tensors:
+        if self.trains(task):
             yield from self.finetuning(lambda epoch: self.training.epoch(task, epoch, heads))
             yield Step("freeze", lambda: self._freeze(task, heads))
         yield Step("learn classes", lambda: self._learn(task, labels))

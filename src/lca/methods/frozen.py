@@ -38,6 +38,9 @@ class Frozen(Observing):
     def rows_seen(self, images: int) -> tuple[int, int]:
         return self.options.looks.views(images), 0
 
+    def trains(self, task: Task) -> bool:
+        return False
+
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         yield Step("observe", lambda: self._observe(task, labels), trunk=True)
         yield from self.branch_steps(task)

@@ -49,6 +49,7 @@ class IncrementalMerging(Observing):
     )
     Options: ClassVar = ImOptions
     distils = True
+    instant = True
     options: ImOptions
     remembers: ClassVar[tuple[str, ...]] = (*Observing.remembers, "training")
 
@@ -62,13 +63,17 @@ class IncrementalMerging(Observing):
         return self.options.head
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
-        if len(task.classes) == 1:  # which has no cross-entropy gradient
+        if not self.trains(task):
             yield from self.instant_steps(task, labels)
             return
         yield Step("observe", lambda: self._observe(task, labels, needed=self.tasks > 0), trunk=True)
         yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
         yield Step("merge", lambda: self._merge(task, labels), trunk=True)
         yield from self.branch_steps(task)
+
+    def trains(self, task: Task) -> bool:
+        """A single class has no cross-entropy gradient."""
+        return len(task.classes) > 1
 
     def instant_steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         """The backbone stays, and head rows come from class means."""

@@ -33,6 +33,9 @@ class SimpleCil(Method):
         super().__init__(setting, options)
         self.means = ClassMeans()
 
+    def trains(self, task: Task) -> bool:
+        return False
+
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         yield Step("means", lambda: self._learn_means(task, labels))
 

@@ -228,6 +228,15 @@ class GaussianMemory(Stored):
             samples[start : start + size] = self._sample(chunk, count, pooled, generator)
         return samples, torch.tensor(labels)
 
+    def with_residual(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        """Samples (c, count, d) of the first c classes, and what the moves of the backbone left unexplained of them:
+        x + ε E, where EᵀE is the residual scatter per degree of freedom of these classes."""
+        if not len(self.residual):
+            return samples
+        freedom = int((self.counts()[: len(samples)] - int(self.options.unbiased)).sum())
+        rows = self.residual / math.sqrt(max(freedom, 1))
+        return samples + _normal((*samples.shape[:2], len(rows)), samples, generator) @ rows
+
     def mahalanobis(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to every class mean under the pooled, shrunk covariance: (n, classes)."""
         root = self.root()
