@@ -100,7 +100,7 @@ class Dense:
 
 
 def rule(counts, width):
-    return [0.0 if n == 1 else min(0.2, (n - 1) / (n - 1 + 4 * width)) for n in counts]
+    return [0.0 if n == 1 else min(0.2, max(0.1 * (n - 1) / (n + 1), (n - 1) / (n - 1 + 4 * width))) for n in counts]
 
 
 def differences(scores):

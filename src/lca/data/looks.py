@@ -31,6 +31,10 @@ class LookOptions(Options):
     """Cut and mixed copies of every image: they belong to no class, and only show drift models more of how the backbone
     moved."""
 
+    def sparing(self) -> "LookOptions":
+        """What a lesson that is to take seconds can afford: more views of an image only where images are few."""
+        return self.model_copy(update={"mirror_up_to": min(self.mirror_up_to, self.crops_up_to), "anchors": 0})
+
     def views(self, images: int) -> int:
         """How often statistics see an image of a class with so many."""
         return 1 + (images <= self.mirror_up_to) + self.crops * (images <= self.crops_up_to)

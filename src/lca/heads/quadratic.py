@@ -13,8 +13,8 @@ from lca.heads.discriminant import Discriminant, DiscriminantOptions, left_out_s
 from lca.statistics.gaussians import GaussianMemory
 from lca.statistics.left_out import LeftOut
 
-LARGEST_SHARE = 0.2
-"""Of a class's own covariance, however many images it has."""
+USUAL_SHARE, LARGEST_SHARE = 0.1, 0.2
+"""Of a class's own covariance: with a handful of images, and with however many."""
 _AT_ONCE = 8192
 """Rows of factors in one product."""
 
@@ -26,7 +26,8 @@ class QuadraticBranch(BranchOptions, DiscriminantOptions):
     kind: Literal["quadratic"] = "quadratic"
     derived: ClassVar[bool] = True
     share: float | None = Field(None, ge=0, lt=1)
-    """a: share of a class's own covariance; by default min(0.2, (n - 1) / (n - 1 + 4 d)) for a class of n images."""
+    """a: share of a class's own covariance; by default min(0.2, max(0.1 (n - 1) / (n + 1), (n - 1) / (n - 1 + 4 d)))
+    for a class of n images."""
     rank: int | None = Field(None, ge=1)
     """Directions in which a class's covariance is its own; the variance in the others is spread evenly. By default
     all there are."""
@@ -37,7 +38,8 @@ class QuadraticBranch(BranchOptions, DiscriminantOptions):
             return torch.zeros_like(counts)
         if self.share is not None:
             return self.share * (counts > 1).to(counts)
-        return ((counts - 1) / (counts - 1 + 4 * width)).clamp(0, LARGEST_SHARE)
+        few, many = USUAL_SHARE * (counts - 1) / (counts + 1), (counts - 1) / (counts - 1 + 4 * width)
+        return torch.maximum(few, many).clamp(0, LARGEST_SHARE)
 
     def derive(self, memory: GaussianMemory) -> nn.Module:
         discriminant = Discriminant.of(memory, self)

@@ -18,10 +18,10 @@ class Observing(Branched):
 
     options: ObservingOptions
 
-    def see(self, task: Task, labels: list[int]) -> None:
+    def see(self, task: Task, labels: list[int], sparing: bool = False) -> None:
         """Begin to observe a task: which image and which class every row of features is of. The plain views come first;
-        anchors, which are of no class, last."""
-        looks, of_classes = self._looks(task)
+        anchors, which are of no class, last. An instant lesson is sparing with looks."""
+        looks, of_classes = self._looks(task, sparing)
         images = [torch.arange(len(task.train)), *(look.rows for look in looks)]
         classes = [torch.tensor(labels)[task.train.labels[rows]] for rows in images[: 1 + of_classes]]
         none = [torch.full_like(rows, -1) for rows in images[1 + of_classes :]]
@@ -29,10 +29,10 @@ class Observing(Branched):
         if looks:
             self.observed["images"] = torch.cat(images)
 
-    def extract(self, task: Task, what: str, parts: list[str] | None = None) -> Tensor:
+    def extract(self, task: Task, what: str, parts: list[str] | None = None, sparing: bool = False) -> Tensor:
         """Features of the task's images in all looks, a row each as `see` says."""
         what = f"task {task.index + 1}, features {what}".rstrip()
-        looks, _ = self._looks(task)
+        looks, _ = self._looks(task, sparing)
         plain = self.features(task.train, what, parts)
         return torch.cat([plain, *(self.features(task.train, what, parts, look=look) for look in looks)])
 
@@ -41,9 +41,10 @@ class Observing(Branched):
         rows, images = self.observed[name], self.observed.get("images")
         return rows if images is None else rows[: int(images.max()) + 1]
 
-    def _looks(self, task: Task) -> tuple[list[Look], int]:
-        crop = self.setting.extractor.centre_crop
-        return looks(task.train, self.options.looks, crop, self.setting.generator("looks", task.index))
+    def _looks(self, task: Task, sparing: bool) -> tuple[list[Look], int]:
+        crop, chosen = self.setting.extractor.centre_crop, self.options.looks
+        draws = self.setting.generator("looks", task.index)
+        return looks(task.train, chosen.sparing() if sparing else chosen, crop, draws)
 
     def left_out_logits(self, branch: str) -> tuple[Tensor, Tensor] | None:
         labels, features = self.observed["labels"], self.statistics_features(branch)
