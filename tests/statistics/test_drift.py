@@ -80,7 +80,7 @@ def unexplained(before, after, strength):
     direction of the data spends v / (v + penalty), v its sum of squares."""
     x, y = (each.double() - each.double().mean(0) for each in (before, (after - before)))
     penalty = strength * float(x.square().sum()) / x.shape[1]
-    left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+    left, sizes, _ = torch.linalg.svd(x, full_matrices=False)
     kept = sizes.square() / (sizes.square() + penalty)
     errors = y - (left * kept) @ left.T @ y
     return errors.T @ errors / (len(x) - 1 - float(kept.sum()))

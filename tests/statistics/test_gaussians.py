@@ -377,7 +377,7 @@ def test_what_a_class_is_without_an_image(views):
     assert out.left.tolist() == [4, 4, 4, 4, 4, 1, 1, 0]
     for image, label in enumerate(labels.tolist()[:-1]):
         own, place = classes[label], image - (0, 5)[label]
-        count, mean, spread = by_hand([torch.cat([own[:place], own[place + 1 :]])])
+        _, mean, spread = by_hand([torch.cat([own[:place], own[place + 1 :]])])
         torch.testing.assert_close(out.means[image], mean, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(out.apart[image], own[place, 0].double() - mean, rtol=1e-4, atol=1e-4)
         lost = by_hand([own])[2] - spread
