@@ -224,7 +224,7 @@ def test_what_a_recipe_leaves_open_is_as_the_method_says():
 
 
 def test_a_method_is_a_recipe_and_replaces_another_with_its_defaults():
-    assert load_recipe("aper") == load_recipe("best", ["method=aper", "name=aper"])
+    assert load_recipe("aper") == load_recipe("im", ["method=aper", "name=aper"])
     assert load_recipe("aper", ["training.epochs=3"]).training.epochs == 3
 
 

@@ -1,6 +1,6 @@
 """ContinualClassifier: a classifier that keeps learning. This is what a user holds, and what every benchmark drives.
 
-model = ContinualClassifier()                            # embedded backbone, method `im`, what measured best
+model = ContinualClassifier()                            # the recipe `best` on the embedded backbone for photos
 model.learn("photos/first-classes")                      # a folder with one folder per class
 model.learn("photos/more-classes")                       # new classes, known ones, or both
 answer = model.predict(["cat.jpg"])[0]                   # answer.label, answer.probability, answer.unknown
@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lca.backbones import PHOTOS, Backbone, BackboneOptions, load_backbone
+from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
@@ -43,7 +43,7 @@ from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.recipe import Recipe, validate_recipe
+from lca.recipe import Recipe, recipe_for_photos, validate_recipe
 from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
@@ -56,7 +56,7 @@ _ANSWERED_AT_ONCE = 2048
 class ContinualClassifier:
     """A pre-trained backbone, a method that teaches it new classes, and the classes learnt so far.
 
-    Without a recipe it is what `lca learn` makes: what measured best, on the embedded backbone for photos.
+    Without a recipe it is what `lca learn` makes: the recipe `best`, on the embedded backbone for photos.
     `view` says what of an image is seen: by default what is usual for photos, as changed by the recipe.
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     `bundle` says whether a saved model carries the backbone's weights.
@@ -70,7 +70,7 @@ class ContinualClassifier:
         backbone: Backbone | None = None,
         given: Given | None = None,
     ) -> None:
-        self.recipe = recipe = recipe or Recipe(backbone=BackboneOptions(name=PHOTOS))
+        self.recipe = recipe = recipe or recipe_for_photos()
         self.view = view or recipe.data.view.over(ViewOptions())
         self.progress = progress or Progress()
         self.backbone = backbone or load_backbone(recipe.backbone)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
-from lca.backbones import BackboneOptions
+from lca.backbones import PHOTOS, BackboneOptions
 from lca.data.options import DataOptions
 from lca.errors import LcaError, nearest
 from lca.files import hash_json
@@ -175,6 +175,17 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = (), changes: Mappi
     if "cells" in content or "grid" in content:
         raise LcaError(f"{name_or_path} is a sweep of several runs: use `lca sweep {name_or_path}`")
     return validate_recipe(content, name_or_path)
+
+
+def recipe_for_photos(
+    name_or_path: str = "best", overrides: Iterable[str] = (), changes: Mapping[str, Any] | None = None
+) -> Recipe:
+    """How a model for a person's photos learns, as `load_recipe`: where nobody says which, on the backbone for photos,
+    which sees more of them than that of recipes does."""
+    chosen = load_recipe(name_or_path, overrides, changes)
+    if "name" in chosen.backbone.model_fields_set:
+        return chosen
+    return chosen.model_copy(update={"backbone": chosen.backbone.model_copy(update={"name": PHOTOS})})
 
 
 def _read(name_or_path: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:

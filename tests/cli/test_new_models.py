@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from lca import ContinualClassifier, Recipe
 from lca.backbones import PHOTOS
+from lca.recipe import load_recipe
 
 SMALL = "vit_pico_patch8_64"
 FAST = ("--set", "method=simplecil", "--set", "device=cpu")
@@ -59,7 +60,7 @@ def test_other_options_of_the_backbone_leave_its_name_open(lca):
 
 def test_in_python_too():
     model = ContinualClassifier()
-    assert model.recipe.model_copy(update={"backbone": Recipe().backbone}) == Recipe()
+    assert model.recipe.model_copy(update={"backbone": Recipe().backbone}) == load_recipe("best")
     assert (model.backbone.name, Recipe().backbone.name) == (PHOTOS, SMALL)
 
 

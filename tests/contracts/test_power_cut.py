@@ -6,6 +6,8 @@ The verbs of the command line run in child processes that are killed without any
 import itertools
 import shutil
 import signal
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from lca.classifier import ContinualClassifier
 from lca.cli.models import forget_command, learn_command
 from lca.errors import LcaError
 from lca.files import has_state, read_json
+from lca.lessons import compared
 from tiny import Kill
 
 KILLED = -signal.SIGKILL
@@ -29,17 +32,31 @@ SETTINGS = [
 EARLIER, LATER = {"3": 8, "7": 8}, {"1": 8, "4": 3, "3": 2}
 
 
+def training_is_kept(*arguments):
+    """It is not always with a handful of images; here both saves of a lesson are to be seen."""
+    return replace(compared(*arguments), kept=True)
+
+
 def child(verb, model, data, kill):
     """What a child process does."""
     torch.set_num_threads(1)
     if kill is not None:
         tiny.arm(kill, model.parent)
-    with tiny.tiny_backbone():
+    with tiny.tiny_backbone(), mock.patch("lca.classifier.compared", training_is_kept):
         if verb == "forget":
             forget_command(model, "7", quiet=True)
         else:
             new = not has_state(model)
-            learn_command(model, data, overrides=SETTINGS if new else [], device="cpu" if new else None, quiet=True)
+            learn_command(
+                model,
+                data,
+                overrides=SETTINGS if new else [],
+                device="cpu" if new else None,
+                instant=verb == "instant",
+                improve=verb == "improve",
+                thorough=verb in {"learn", "new"},
+                quiet=True,
+            )
 
 
 def start(verb, model, data, kill=None):
@@ -79,18 +96,20 @@ class Setup:
         write_images(self.earlier, EARLIER, skip=0)
         write_images(self.later, LATER, skip=20)
         self.model = root / "undisturbed" / "model"
-        assert start("learn", self.model, self.earlier) == 0
-        self.before = answers(self.model)
-        self.after = {"new": self.before}
-        for verb in ("learn", "forget"):
+        assert start("new", self.model, self.earlier) == 0
+        before = answers(self.model)
+        self.states = {"new": {"after": before}}
+        for verb in ("instant", "learn", "improve", "forget"):
             folder = root / verb / "model"
             shutil.copytree(self.model, folder)
             assert start(verb, folder, self.later) == 0
-            self.after[verb] = answers(folder)
-            assert self.after[verb][:2] != self.before[:2]
+            self.states[verb] = {"before": before, "after": answers(folder)}
+            assert self.states[verb]["after"][:2] != before[:2]
+        self.states["improve"]["instant"] = self.states["instant"]["after"]
+        assert self.states["improve"]["after"] != self.states["instant"]["after"]
 
     def cut(self, verb, folder, kill):
-        """Cut the power; whether it was cut, and whether the step was finished by then."""
+        """Cut the power; whether it was cut, and which state the folder is in."""
         data = self.earlier if verb == "new" else self.later
         if verb != "new":
             shutil.copytree(self.model, folder)
@@ -100,20 +119,21 @@ class Setup:
             assert code == KILLED
             with pytest.raises(LcaError, match="there is no file"):
                 ContinualClassifier.load(folder)
-            finished = False
+            state = "before"
         else:
             found = answers(folder)
-            finished = found == self.after[verb]
-            assert finished or (verb != "new" and found == self.before), f"{verb}, {kill}: neither before nor after"
-        self.go_on(verb, folder, data, finished)
-        return code == KILLED, finished
+            states = [name for name, whole in self.states[verb].items() if found == whole]
+            assert len(states) == 1, f"{verb}, {kill}: no whole state"
+            (state,) = states
+        self.go_on(verb, folder, data, state)
+        return code == KILLED, state
 
-    def go_on(self, verb, folder, data, finished):
-        if finished:
-            assert start("learn", folder, self.later) == 0, "it learns on"
-        else:
+    def go_on(self, verb, folder, data, state):
+        if state == "before":
             assert start(verb, folder, data) == 0, "the step can be done again"
-            assert answers(folder) == self.after[verb], "and ends as if nothing had happened"
+            assert answers(folder) == self.states[verb]["after"], "and ends as if nothing had happened"
+        else:
+            assert start("learn", folder, self.later) == 0, "it learns on"
         parts = read_json(folder / "state.json")["parts"].values()
         names = {path.name for path in folder.iterdir()}
         assert names == {"state.json", "README.md", ".lock", *parts}, "what was half written is gone"
@@ -125,49 +145,54 @@ def setup(tmp_path_factory):
 
 
 POINTS = {
-    "in the middle of the first epoch": ("learn", Kill("steps", 1), False),
-    "in the last epoch": ("learn", Kill("steps", 4), False),
-    "while features are taken": ("learn", Kill("batches", 2), False),
-    "while it measures": ("learn", Kill("batches", 4), False),
-    "before the first part": ("learn", Kill("files", 1, ".safetensors"), False),
-    "with half of a part": ("learn", Kill("files", 2, ".safetensors"), False),
-    "with half of the last part": ("learn", Kill("files", 10, ".safetensors"), False),
-    "before the commit": ("learn", Kill("files", 1, ".state.json"), False),
-    "with half of the commit": ("learn", Kill("files", 2, ".state.json"), False),
-    "after the commit, with old parts": ("learn", Kill("files", 1, "/vector-"), True),
-    "after the commit, before the card": ("learn", Kill("files", 1, "README.md"), True),
-    "with half of the card": ("learn", Kill("files", 2, "README.md"), True),
-    "while it forgets": ("forget", Kill("files", 2, ".safetensors"), False),
-    "with half of a forgetting commit": ("forget", Kill("files", 2, ".state.json"), False),
-    "after it forgot": ("forget", Kill("files", 1, "README.md"), True),
-    "while a new folder is made": ("new", Kill("files", 1, "model"), False),
-    "while a new folder is locked": ("new", Kill("files", 1, ".lock"), False),
-    "while a new model learns": ("new", Kill("steps", 2), False),
-    "with half of a new model's part": ("new", Kill("files", 4, ".safetensors"), False),
-    "with half of a new model's commit": ("new", Kill("files", 2, ".state.json"), False),
-    "before a new model's card": ("new", Kill("files", 1, "README.md"), True),
+    "in the middle of the first epoch": ("learn", Kill("steps", 1), "before"),
+    "in the last epoch": ("learn", Kill("steps", 4), "before"),
+    "while features are taken": ("learn", Kill("batches", 2), "before"),
+    "while it measures": ("learn", Kill("batches", 4), "before"),
+    "before the first part": ("learn", Kill("files", 1, ".safetensors"), "before"),
+    "with half of a part": ("learn", Kill("files", 2, ".safetensors"), "before"),
+    "with half of the last part": ("learn", Kill("files", 10, ".safetensors"), "before"),
+    "before the commit": ("learn", Kill("files", 1, ".state.json"), "before"),
+    "with half of the commit": ("learn", Kill("files", 2, ".state.json"), "before"),
+    "after the commit, with old parts": ("learn", Kill("files", 1, "/vector-"), "after"),
+    "after the commit, before the card": ("learn", Kill("files", 1, "README.md"), "after"),
+    "with half of the card": ("learn", Kill("files", 2, "README.md"), "after"),
+    "before an instant lesson is there": ("improve", Kill("files", 2, ".state.json"), "before"),
+    "while an instant lesson is improved": ("improve", Kill("steps", 3), "instant"),
+    "with half of a part of the improved lesson": ("improve", Kill("files", 12, ".safetensors"), "instant"),
+    "with half of the commit of the improved lesson": ("improve", Kill("files", 4, ".state.json"), "instant"),
+    "before the card of the improved lesson": ("improve", Kill("files", 3, "README.md"), "after"),
+    "while it forgets": ("forget", Kill("files", 2, ".safetensors"), "before"),
+    "with half of a forgetting commit": ("forget", Kill("files", 2, ".state.json"), "before"),
+    "after it forgot": ("forget", Kill("files", 1, "README.md"), "after"),
+    "while a new folder is made": ("new", Kill("files", 1, "model"), "before"),
+    "while a new folder is locked": ("new", Kill("files", 1, ".lock"), "before"),
+    "while a new model learns": ("new", Kill("steps", 2), "before"),
+    "with half of a new model's part": ("new", Kill("files", 4, ".safetensors"), "before"),
+    "with half of a new model's commit": ("new", Kill("files", 2, ".state.json"), "before"),
+    "before a new model's card": ("new", Kill("files", 1, "README.md"), "after"),
 }
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_the_power_is_cut(tmp_path, setup, point):
-    verb, kill, finished = POINTS[point]
-    assert setup.cut(verb, tmp_path / "model", kill) == (True, finished)
+    verb, kill, state = POINTS[point]
+    assert setup.cut(verb, tmp_path / "model", kill) == (True, state)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "steps", "batches"])
-@pytest.mark.parametrize("verb", ["learn", "forget", "new"])
+@pytest.mark.parametrize("verb", ["learn", "improve", "forget", "new"])
 def test_the_power_is_cut_at_every_moment(tmp_path, setup, verb, kind):
     """Before every change on disk, after every optimiser step and after every batch of features."""
     found = []
     for count in itertools.count(1):
-        cut, finished = setup.cut(verb, tmp_path / str(count) / "model", Kill(kind, count))
-        found.append(finished)
+        cut, state = setup.cut(verb, tmp_path / str(count) / "model", Kill(kind, count))
+        found.append(["before", "instant", "after"].index(state))
         if not cut:
             break
     assert found == sorted(found), "once it is committed it stays"
-    assert found[-1]
+    assert found[-1] == 2
     if kind == "files":
         assert len(found) >= 15
         assert sum(found) > 2, "also after the commit"

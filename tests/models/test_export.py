@@ -277,7 +277,7 @@ def test_what_rounding_to_bytes_costs(exported, photographs, documented, code):
     pairs = [(documented["prepare"](path, about), rounded["prepare"](path, about)) for path in photographs]
     assert sum(np.abs(exact - shortcut).max() > 1e-3 for exact, shortcut in pairs) == 99  # one has 64 pixels already
     exact, shortcut = (run_onnx(exported, np.stack(images)) for images in zip(*pairs, strict=True))
-    assert 1e-3 < np.abs(exact[0] - shortcut[0]).max() < 0.02
+    assert 1e-3 < np.abs(exact[0] - shortcut[0]).max() < 0.05
     assert 1 < np.abs(exact[2] - shortcut[2]).max() < 10
 
 

@@ -354,19 +354,14 @@ def _new(
     device: str | None,
     progress: Progress,
 ) -> "ContinualClassifier":
-    from lca.backbones import PHOTOS
     from lca.classifier import ContinualClassifier
-    from lca.recipe import load_recipe
+    from lca.recipe import recipe_for_photos
 
     of_backbone = {"name": backbone, "weights": weights and str(weights)}
     changes: dict[str, Any] = {"backbone": {key: value for key, value in of_backbone.items() if value is not None}}
     if device is not None:
         changes["device"] = device
-    chosen = load_recipe(recipe or "best", overrides, changes)
-    if "name" not in chosen.backbone.model_fields_set:  # nobody said which: photos get more than recipes do
-        for_photos = chosen.backbone.model_copy(update={"name": PHOTOS})
-        chosen = chosen.model_copy(update={"backbone": for_photos})
-    return ContinualClassifier(chosen, progress=progress)
+    return ContinualClassifier(recipe_for_photos(recipe or "best", overrides, changes), progress=progress)
 
 
 def _print_backbone(name: str) -> None:
