@@ -132,6 +132,7 @@ HEAD = {
     "hidden": ({"name": "mlp"}, {"name": "mlp", "hidden": 7}),
     "scale": ({"name": "cosine"}, {"name": "cosine", "scale": 5.0}),
     "train_scale": ({"name": "cosine"}, {"name": "cosine", "train_scale": False}),
+    "margin": ({"name": "cosine"}, {"name": "cosine", "margin": 0.3}),
     "init": ({"init": "normal"}, {"init": "uniform"}),
 }
 TRAINING = {
