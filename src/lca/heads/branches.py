@@ -73,7 +73,7 @@ class BranchSet:
             if memory.classes and not still:
                 if before is None:
                     raise ValueError("the features from before are needed to move the Gaussians that are there")
-                memory.transport(options.drift.fit(before, merged))
+                memory.transport(options.drift.fit(before, merged, labels))
             features = (merged if options.statistics == "after" else tuned)[rows]
             for label in own.unique().tolist():
                 chosen = own == label
