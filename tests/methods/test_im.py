@@ -126,6 +126,7 @@ MERGE = {
     "operator": ({}, {"operator": "max_abs"}),
     "alpha": ({}, {"alpha": 0.5}),
     "step": ({"operator": "slow"}, {"operator": "slow", "step": 0.6}),
+    "budget": ({"operator": "budget"}, {"operator": "budget", "budget": 0.1}),
     "keep": ({"operator": "ties"}, {"operator": "ties", "keep": 0.9}),
 }
 HEAD = {
