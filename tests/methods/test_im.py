@@ -43,7 +43,7 @@ def run(make_setting, make_task, make_images):
         for index, names in enumerate(tasks):
             learn(method, make_task(index, names, per_class), classes)
         images = make_images(tuple(classes), 3, seed=77)
-        features = extract(method.setting.extractor, images, Progress(), "test")
+        features = method.features(images, "test")
         logits = {branch: method.logits(features, branch) for branch in method.branches()}
         for each in logits.values():
             assert each.shape == (3 * len(classes), len(classes))
@@ -176,6 +176,7 @@ METHOD = {
     "head": ({}, {"head": {"name": "mlp"}}),
     "align": ({}, {"align": [{"name": "a", "kind": "none"}]}),
     "looks": ({}, {"looks": {"mirror_up_to": 9}}),
+    "second_pass": ({}, {"second_pass": {"of": "mirror"}}),
 }
 QUADRATIC = {
     "shrinkage": ({}, {"shrinkage": 0.9}),
