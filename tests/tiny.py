@@ -33,6 +33,7 @@ from lca.heads.alignment import AlignBranch
 from lca.heads.growing import heads
 from lca.merging.operators import operators
 from lca.methods import methods
+from lca.methods._second_pass import second_passes
 from lca.recipe import Recipe, validate_recipe
 from lca.runs.budget import Budget
 from lca.statistics.drift import drifts
@@ -79,7 +80,8 @@ def method_section(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator and drift model.
+    """Recipe changes by a readable name: every method, and with it every tuner, head, merge operator, drift model and
+    second pass.
 
     They are read from the registries: what is registered is tested. Every tuner is tested with `im`, which also merges;
     the other methods know tuned tensors by name only, so two tuners beside LoRA are enough for them. Every head is
@@ -105,6 +107,8 @@ def variants() -> dict[str, dict[str, Any]]:
         for drift in drifts if "align" in fields else ():
             branch = {"name": "a", "drift": {"model": drift}, **QUICK}
             found[f"{name}, drift {drift}"] = {"method": method_section(name, align=[branch])}
+        for second in sorted(set(second_passes) - {"none", name}) if "second_pass" in fields else ():
+            found[f"{name}, second pass {second}"] = {"method": method_section(name, second_pass=second)}
     return found
 
 

@@ -144,7 +144,7 @@ class ContinualClassifier:
         for place, step in enumerate(steps, start=1):
             yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
         taken: Part = "thorough" if effort == "thorough" and self.method.trains(task) else "instant"
-        alone = (0, 0) if report is None or task.validation else self._calibrate_on_left_out()
+        alone = (0, 0) if report is None or task.validation else self._calibrate_on_left_out(task.train)
         self.method.finish_task()
         self.tasks += 1
         counts = torch.bincount(task.train.labels, minlength=len(task.classes)).tolist()
@@ -363,12 +363,12 @@ class ContinualClassifier:
         distances = self.method.percentiles(features, branch or self.branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
 
-    def _calibrate_on_left_out(self) -> tuple[int, int]:
+    def _calibrate_on_left_out(self, images: ImageSet) -> tuple[int, int]:
         """The temperature of every branch whose heads can tell what they would say of an image they had not learnt, and
         of how many of these the answering branch names how many rightly."""
         alone = (0, 0)
         for branch in self.method.branches():
-            told = self.method.left_out_logits(branch)
+            told = self.method.left_out_logits(branch, images)
             if told is not None and len(told[1]):
                 self.temperatures[branch] = fit_temperature(*told, self.temperatures.get(branch, 1.0))
                 if branch == self.branch:

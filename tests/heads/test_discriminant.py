@@ -295,8 +295,9 @@ def test_equal_means_and_one_class_stay():
 # Leaving one image out
 
 
-def score_without(classes, chosen, label, image, views):
-    """The formula for one class, fitted without one image, with what all share and psi as they are."""
+def score_without(classes, chosen, label, image, views, point=None):
+    """The formula for one class, fitted without one image, with what all share and psi as they are: for its plain view,
+    or another point."""
     dense = Dense(classes, chosen)
     rows = dense.rows[label]
     rest = torch.cat([rows[:image], rows[image + 1 :]])
@@ -309,7 +310,7 @@ def score_without(classes, chosen, label, image, views):
     else:
         share = rule([count], dense.size)[0] if chosen.share is None else chosen.share * (count > 1)
     spread = (1 - share) * dense.shared + share * scatter / max(count - 1, 1)
-    point = rows[image, 0]
+    point = rows[image, 0] if point is None else point
     apart = point - mean
     common = (point - dense.means.mean(0)) @ dense.inverse @ (point - dense.means.mean(0)) / 2
     return (
@@ -317,7 +318,7 @@ def score_without(classes, chosen, label, image, views):
     )
 
 
-@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize(("views", "asked"), [(1, False), (3, False), (1, True), (3, True)])
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -328,15 +329,19 @@ def score_without(classes, chosen, label, image, views):
     ],
     ids=lambda each: f"{each.kind} {each.means}",
 )
-def test_the_score_of_a_left_out_image_is_that_of_a_head_without_it(chosen, views):
+def test_the_score_of_a_left_out_image_is_that_of_a_head_without_it(chosen, views, asked):
+    """Whether its plain view is asked or something else of it."""
     classes = classes_of((4, 2, 9, 1), views=views)
     memory = learnt(classes)
     rows, labels, images = rows_of_a_task(classes)
-    found = chosen.left_out(memory, rows, labels, images if views > 1 else None)
+    others = points(16) if asked else None
+    found = chosen.left_out(memory, rows, labels, images if views > 1 else None, others)
+    places = [(label, image) for label, each in enumerate(classes) for image in range(len(each))]
     expected = [
-        torch.tensor(torch.nan) if len(each) == 1 else score_without(classes, chosen, label, image, views)
-        for label, each in enumerate(classes)
-        for image in range(len(each))
+        torch.tensor(torch.nan)
+        if len(classes[label]) == 1
+        else score_without(classes, chosen, label, image, views, others[row].double() if asked else None)
+        for row, (label, image) in enumerate(places)
     ]
     torch.testing.assert_close(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-4, equal_nan=True)
 
@@ -361,10 +366,12 @@ def test_left_out_logits_differ_in_the_class_of_the_image_alone(chosen):
     if not chosen.derived:
         trunk.append(trunk.new_head(4, torch.Generator()))
         branches.heads["test"] = chosen.fit(trunk, branches.memory("test"), None)[0]
-    told, of = branches.left_out_logits("test", torch.cat([rows, points(3)]), torch.cat([labels, anchors]))
+    seen = torch.cat([rows, points(3)]), torch.cat([labels, anchors])
     several = labels != 2
-    assert torch.equal(of, labels[several])
-    plainly = branches.logits(rows, "test")[several]
-    own = torch.zeros_like(plainly).scatter(1, of[:, None], 1).bool()
-    assert torch.equal(told[~own], plainly[~own])
-    assert (told[own] < plainly[own]).float().mean() > 0.9
+    for asked in (None, rows + 0.01):
+        told, of = branches.left_out_logits("test", *seen, asked=asked)
+        assert torch.equal(of, labels[several])
+        plainly = branches.logits(rows if asked is None else asked, "test")[several]
+        own = torch.zeros_like(plainly).scatter(1, of[:, None], 1).bool()
+        assert torch.equal(told[~own], plainly[~own])
+        assert (told[own] < plainly[own]).float().mean() > 0.9

@@ -97,6 +97,20 @@ def test_cosine_depends_on_the_direction_only_and_scales():
     torch.testing.assert_close(growing(FEATURES)[:, :2], 5 * expected)
 
 
+def test_a_margin_is_taken_from_the_own_cosine_and_from_no_answer():
+    labels = torch.tensor([0, 1, 1, 0])
+    for margin in (0.0, 0.3):
+        head = grown("cosine", scale=5.0, margin=margin).tasks[0]
+        logits = torch.randn(4, head.classes, generator=torch.Generator().manual_seed(0))
+        expected = logits.clone()
+        for row, label in enumerate(labels.tolist()):
+            expected[row, label] -= 5.0 * margin
+        assert torch.equal(head.with_margin(logits, labels), expected)
+        assert torch.equal(head(FEATURES), grown("cosine", scale=5.0).tasks[0](FEATURES))
+    plain = grown("linear").tasks[0]
+    assert torch.equal(plain.with_margin(logits, labels), logits)
+
+
 def test_mlp_by_hand_and_its_hidden_width():
     growing = grown("mlp", sizes=(2,), hidden=11)
     head = growing.tasks[0]

@@ -58,6 +58,7 @@ def folder(tmp_path_factory, drawn):
         run(tiny.recipe(BASE.dump(), keep_models="none"), folder / "none")
         for name in ("simplecil", "mos", "tuna"):
             run(tiny.recipe(BASE.dump(), {"method": tiny.method_section(name)}), folder / name)
+        run(tiny.recipe(BASE.dump(), method={"align": ["lda"], "second_pass": "mirror"}), folder / "mirror")
     return folder
 
 
@@ -308,6 +309,7 @@ def test_a_run_with_its_last_model_only_says_what_is_missing(folder):
         (("simplecil",), "no classifier of this run keeps Gaussians"),
         (("mos",), "mos keeps the Gaussians of every task's classes in a feature space of their own"),
         (("tuna",), "tuna keeps the Gaussians of every task's classes in a feature space of their own"),
+        (("mirror",), "im answers in two passes here"),
         (("nowhere",), "does not exist"),
         (("all", "--branch", "none"), "'none' keeps no Gaussians"),
         (("all", "--branch", "bets"), "did you mean 'best'?"),

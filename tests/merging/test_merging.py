@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lca.errors import LcaError
 from lca.merging.incremental import IncrementalMerge
-from lca.merging.operators import Agree, MaxAbs, Mean, Slow, Sum, operators, trim
+from lca.merging.operators import Agree, Budget, MaxAbs, Mean, Slow, Sum, operators, trim
 
 PREVIOUS = torch.tensor([1.0, 1.0, -2.0, 3.0])
 CURRENT = torch.tensor([3.0, -4.0, -1.0, 0.0])
@@ -27,6 +27,7 @@ def merge(name, previous, current, count=1, keep=1.0):
     ("name", "expected"),
     [
         ("agree", [2, 0, -1.5, 3]),
+        ("budget", [1 + 0.2 * 15**0.5, 1 - 0.2 * 15**0.5, -2 + 0.1 * 15**0.5, 3]),  # 0.3 √15 of a step of length 1.5
         ("max_abs", [3, -4, -2, 3]),
         ("max", [3, 1, -1, 3]),
         ("min", [1, -4, -2, 0]),
@@ -43,7 +44,19 @@ def test_operator_on_an_example(name, expected):
 
 
 def test_every_operator_has_an_example_above():
-    assert set(operators) == {"agree", "max_abs", "max", "min", "ties", "mean", "slow", "sum", "last", "first"}
+    assert set(operators) == {
+        "agree",
+        "max_abs",
+        "max",
+        "min",
+        "ties",
+        "mean",
+        "slow",
+        "sum",
+        "last",
+        "first",
+        "budget",
+    }
 
 
 def test_max_abs_gives_ties_to_the_current_vector():
@@ -168,6 +181,22 @@ def test_a_slow_merge_moves_by_a_share_of_what_is_left(tasks, step):
     for key, tensor in merged.items():
         expected = sum(weight * parameters(task)[key] for weight, task in zip(weights, tasks, strict=True))
         torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_starts_from_nothing_with_what_agrees():
+    assert Budget()(torch.zeros(4), CURRENT, 1).tolist() == CURRENT.tolist()
+
+
+@given(pair=vectors, budget=st.floats(0.05, 3))
+def test_a_budget_is_the_longest_way_towards_what_agrees(pair, budget):
+    previous, current = (torch.tensor(each) for each in pair)
+    agreed, merged = Agree()(previous, current, 1), Budget(budget=budget)(previous, current, 1)
+    way, length, most = agreed - previous, float((agreed - previous).norm()), budget * float(previous.norm())
+    if most == 0 or length <= most:
+        torch.testing.assert_close(merged, agreed)
+    else:
+        torch.testing.assert_close(merged, previous + way * most / length, rtol=1e-4, atol=1e-5)
+        assert float((merged - previous).norm()) == pytest.approx(most, rel=1e-4)
 
 
 def test_alpha_scales_the_vector_around_the_base():

@@ -186,12 +186,13 @@ def test_without_held_out_images_leaving_out_calibrates(method, looks):
     model, told = model_of(method, branches=["none", "quadratic", "lda"], looks=looks), {}
     finish = model.method.finish_task
     model.method.finish_task = lambda: (
-        told.update({n: model.method.left_out_logits(n) for n in (*KINDS, "none")}),
+        told.update({n: model.method.left_out_logits(n, lesson) for n in (*KINDS, "none")}),
         finish(),
     )
     expected = dict.fromkeys(KINDS, 1.0)
     for names in ("012", "34"):
-        assert model.learn(pictures(dict.fromkeys(names, 4))).held_out == 0
+        lesson = model.read(pictures(dict.fromkeys(names, 4)))[0]
+        assert model.learn(lesson).held_out == 0
         for name in KINDS:
             logits, labels = told[name]
             assert logits.shape == (4 * len(names), len(model.classes))

@@ -43,7 +43,7 @@ def run(make_setting, make_task, make_images):
         for index, names in enumerate(tasks):
             learn(method, make_task(index, names, per_class), classes)
         images = make_images(tuple(classes), 3, seed=77)
-        features = extract(method.setting.extractor, images, Progress(), "test")
+        features = method.features(images, "test")
         logits = {branch: method.logits(features, branch) for branch in method.branches()}
         for each in logits.values():
             assert each.shape == (3 * len(classes), len(classes))
@@ -118,12 +118,15 @@ DRIFT = {
     "model": ({}, {"model": "mean_shift"}),
     "strength": ({"model": "affine"}, {"model": "affine", "strength": 3.0}),
     "residual": ({"model": "affine"}, {"model": "affine", "residual": True}),
+    "temperature": ({"model": "local"}, {"model": "local", "temperature": 1.0}),
+    "share": ({"model": "local"}, {"model": "local", "share": 0.3}),
     "bandwidth": ({"model": "mean_shift"}, {"model": "mean_shift", "bandwidth": 0.1}),
 }
 MERGE = {
     "operator": ({}, {"operator": "max_abs"}),
     "alpha": ({}, {"alpha": 0.5}),
     "step": ({"operator": "slow"}, {"operator": "slow", "step": 0.6}),
+    "budget": ({"operator": "budget"}, {"operator": "budget", "budget": 0.1}),
     "keep": ({"operator": "ties"}, {"operator": "ties", "keep": 0.9}),
 }
 HEAD = {
@@ -132,6 +135,7 @@ HEAD = {
     "hidden": ({"name": "mlp"}, {"name": "mlp", "hidden": 7}),
     "scale": ({"name": "cosine"}, {"name": "cosine", "scale": 5.0}),
     "train_scale": ({"name": "cosine"}, {"name": "cosine", "train_scale": False}),
+    "margin": ({"name": "cosine"}, {"name": "cosine", "margin": 0.3}),
     "init": ({"init": "normal"}, {"init": "uniform"}),
 }
 TRAINING = {
@@ -172,6 +176,7 @@ METHOD = {
     "head": ({}, {"head": {"name": "mlp"}}),
     "align": ({}, {"align": [{"name": "a", "kind": "none"}]}),
     "looks": ({}, {"looks": {"mirror_up_to": 9}}),
+    "second_pass": ({}, {"second_pass": {"of": "mirror"}}),
 }
 QUADRATIC = {
     "shrinkage": ({}, {"shrinkage": 0.9}),
@@ -474,15 +479,17 @@ def test_the_statistics_are_those_of_the_features(run, make_task):
     torch.testing.assert_close(method.branch_set.memories["a"].classes[2].factor, expected.classes[2].factor)
 
 
-@pytest.mark.parametrize("model", list(drifts))
-def test_old_gaussians_move_as_the_new_images_did(run, make_task, model):
-    method, _ = run(options({"drift": {"model": model}}), tasks=TASKS[:1])
-    task, memory = make_task(1, ("c", "d"), 5), method.branch_set.memories["a"]
+@pytest.mark.parametrize(
+    ("model", "more"), [*((model, {}) for model in drifts), ("affine", {"strength": "chosen"})], ids=str
+)
+def test_old_gaussians_move_as_the_new_images_did(run, make_task, model, more):
+    method, _ = run(options({"drift": {"model": model, **more}}), tasks=TASKS[:1])
+    task, memory = make_task(1, ("c", "d", "e"), 5), method.branch_set.memories["a"]
     old = dict(memory.classes)
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, ["a", "b"])
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = drifts[model]().fit(before, after)
+    transport = drifts[model](**more).fit(before, after, torch.tensor([2] * 5 + [3] * 5 + [4] * 5))
     for label, gaussian in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(gaussian.mean[None])[0])
         torch.testing.assert_close(memory.classes[label].factor, transport.rows(gaussian.factor))

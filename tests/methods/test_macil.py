@@ -179,6 +179,12 @@ def test_every_option_changes_what_the_second_task_tunes(run, change):
     assert any(not torch.allclose(usual[name], other[name], rtol=0, atol=1e-6) for name in usual)
 
 
+def test_other_looks_at_the_images_change_nothing_of_what_is_tuned(run):
+    """They are for statistics; the calibration compares images as they are."""
+    plain, looked = (run(looks=looks)[0].setting.extractor.tensors() for looks in ({}, {"mirror_up_to": 9}))
+    assert all(torch.equal(plain[name], each) for name, each in looked.items())
+
+
 def test_without_calibration_it_is_plain_fine_tuning(run, make_setting, make_task):
     """And then the shrinkage, which only measures, changes nothing."""
     plain, classes = IncrementalMerging(make_setting(), ImOptions(align=["none"], merge=LAST, head=FIXED)), []
@@ -200,7 +206,7 @@ def test_the_old_means_move_as_the_new_images_around_them_did(make, make_task):
     before = extract(method.setting.extractor, task.train, Progress(), "x")
     learn(method, task, classes)
     after = extract(method.setting.extractor, task.train, Progress(), "x")
-    transport = MeanShift().fit(before, after)
+    transport = MeanShift().fit(before, after, torch.zeros(len(before)))
     for label, (mean, factor) in old.items():
         torch.testing.assert_close(memory.classes[label].mean, transport.means(mean[None])[0])
         assert not torch.allclose(memory.classes[label].mean, mean, rtol=0, atol=1e-3)

@@ -431,6 +431,32 @@ def test_modules_of_methods_that_make_their_features_otherwise(method, tuner):
     torch.testing.assert_close(shipping.deployed(model)(scaled)[0], expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("method", "second", "file"),
+    [("im", "mirror", True), ("im", "frozen", True), ("im", "frozen", False), ("frozen", "mirror", False)],
+)
+def test_answers_of_two_passes(tmp_path, method, second, file):
+    """Probabilities and logits are of both, the distance is by the first one."""
+    section = {"name": method, "second_pass": second, "align": ["quadratic"]}
+    model = tiny.classifier(tiny.recipe(method=section, training={"epochs": 1}))
+    for number, counts in enumerate(({"3": 6, "7": 5}, {"1": 4, "0": 4})):
+        model.learn(tiny.task(number, counts))
+    model.temperatures = {"quadratic": 1.7}
+    images = tiny.images(dict.fromkeys("3710", 3), skip=20)
+    scaled = (model.extractor.evaluation_views(images.pixels) * 0.5 + 0.5).contiguous()
+    features = model.features(images)
+    far = model.method.percentiles(features, "quadratic").amin(1)
+    if file:
+        shipping.export_onnx(model, tmp_path / "m.onnx")
+        answers = run_onnx(tmp_path / "m.onnx", scaled)
+    else:
+        answers = shipping.deployed(model)(scaled)
+    expected = [model.probabilities(features), model.logits(features), far]
+    assert_same(answers, expected, tolerance=2e-3)
+    one = model.logits(features[:, : model.extractor.width])
+    assert not torch.allclose(torch.as_tensor(answers[1]), one, atol=0.1)
+
+
 def taught_otherwise(method, tuner):
     """A model, images as others prepare them, and what it answers for them."""
     model = tiny.classifier(
@@ -444,9 +470,10 @@ def taught_otherwise(method, tuner):
     return model, scaled, model.probabilities(model.features(images))
 
 
-def test_an_adapter_cannot_stand_for_a_method_of_several_passes(tmp_path):
-    model = tiny.classifier(tiny.recipe(method="aper", training={"epochs": 1}))
+@pytest.mark.parametrize("method", ["aper", {"name": "im", "second_pass": "frozen"}], ids=["aper", "second pass"])
+def test_an_adapter_cannot_stand_for_a_method_of_several_passes(tmp_path, method):
+    model = tiny.classifier(tiny.recipe(method=method, training={"epochs": 1}))
     model.learn(tiny.task(0, {"3": 6, "7": 5}))
-    with pytest.raises(LcaError, match="'aper' makes its features of several passes"):
+    with pytest.raises(LcaError, match=f"'{model.recipe.method.name}' makes its features of several passes"):
         shipping.export_peft(model, tmp_path / "adapter")
     assert not (tmp_path / "adapter").exists()

@@ -7,7 +7,7 @@ from torch.nn import functional
 import tiny
 from lca.data.views import AugmentOptions, draw_crops, training_view
 from lca.errors import LcaError
-from lca.heads.growing import GrowingHeads, LinearOptions
+from lca.heads.growing import CosineOptions, GrowingHeads, LinearOptions
 from lca.methods import methods
 from lca.optimisation import cosine
 from lca.progress import Progress
@@ -91,7 +91,9 @@ def test_no_loss_waits_for_the_device(make_extractor, loss):
     """A step is captured on a GPU. Tensors without values refuse whatever would have to know them."""
     _, _, tuning = start(make_extractor, loss=loss)
     logits, labels = torch.empty(8, 3, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
-    assert tuning.class_loss(logits.requires_grad_(), labels).shape == ()
+    for options in (LinearOptions(), CosineOptions(margin=0.3)):
+        head = GrowingHeads(24, options).new_head(3, torch.Generator()).to("meta")
+        assert tuning.class_loss(logits.requires_grad_(), labels, head).shape == ()
     with pytest.raises(RuntimeError):
         labels.unique()
 
@@ -109,6 +111,16 @@ def test_every_method_that_trains_follows_the_loss(name):
     states = [model.state().parts for model in models]
     same = all(equal(states[0][part], states[1][part]) for part in states[0])
     assert same != trains
+
+
+@pytest.mark.parametrize("name", ["finetune", "aper", "ease", "l2p", "linear_probe", "macil"])
+def test_every_method_with_a_choice_of_heads_follows_their_margin(name):
+    heads = ({"name": "cosine"}, {"name": "cosine", "margin": 0.5})
+    models = [tiny.classifier(tiny.recipe(method=tiny.method_section(name, head=head))) for head in heads]
+    for model in models:
+        model.learn(tiny.task(0, {"0": 5, "1": 3, "2": 4}))
+    states = [model.state().parts for model in models]
+    assert not all(equal(states[0][part], states[1][part]) for part in states[0])
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,15 @@ class BranchOptions(Options):
         raise NotImplementedError
 
     def left_out(
-        self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None
+        self,
+        memory: GaussianMemory,
+        features: Tensor,
+        labels: Tensor,
+        images: Tensor | None,
+        asked: Tensor | None = None,
     ) -> Tensor | None:
         """Of images that were learnt, the logit of their own class as if they had not been: (n,), NaN where there was
-        no other. Features, labels and images as for `LeftOut.of`; None for heads that have no such formula."""
+        no other. What is given is as for `LeftOut.of`; None for heads that have no such formula."""
         return None
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ class BranchSet:
             if memory.classes and not still:
                 if before is None:
                     raise ValueError("the features from before are needed to move the Gaussians that are there")
-                memory.transport(options.drift.fit(before, merged))
+                memory.transport(options.drift.fit(before, merged, labels))
             features = (merged if options.statistics == "after" else tuned)[rows]
             for label in own.unique().tolist():
                 chosen = own == label
@@ -122,19 +122,26 @@ class BranchSet:
         return logits
 
     def left_out_logits(
-        self, name: str, features: Tensor, labels: Tensor, images: Tensor | None = None
+        self,
+        name: str,
+        features: Tensor,
+        labels: Tensor,
+        images: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> tuple[Tensor, Tensor] | None:
         """Logits (n, classes) of images of the last task, as if they had not been learnt, and their labels; without
-        those that are alone in their class. None for heads that cannot tell."""
+        those that are alone in their class. None for heads that cannot tell. `asked` are other features of the images
+        than those of their plain views."""
         memory = self.memory(name)
         if memory is None:
             return None
         rows = torch.nonzero(labels.cpu() >= 0)[:, 0]
         features, labels = features.cpu()[rows], labels.cpu()[rows]
-        own = self.options[name].left_out(memory, features, labels, None if images is None else images.cpu()[rows])
+        views, asked = None if images is None else images.cpu()[rows], None if asked is None else asked.cpu()
+        own = self.options[name].left_out(memory, features, labels, views, asked)
         if own is None:
             return None
-        logits = self.logits(features[: len(own)], name).cpu()
+        logits = self.logits(features[: len(own)] if asked is None else asked, name).cpu()
         logits = logits.scatter(1, labels[: len(own), None], own[:, None].to(logits))
         return logits[~own.isnan()], labels[: len(own)][~own.isnan()]
 

@@ -35,6 +35,10 @@ class TaskHead(nn.Module):
         """Make the rows point at class means (classes, d), as seen from a centre (1, d): for what cannot be trained."""
         raise NotImplementedError
 
+    def with_margin(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The logits (n, classes) that the loss sees while the head is trained with the backbone."""
+        return logits
+
     def keep_classes(self, chosen: Tensor) -> None:
         """Keep only the chosen classes' rows."""
         self.classes = len(chosen)
@@ -127,6 +131,9 @@ class CosineOptions(HeadOptions):
     """Factor on the cosine."""
     train_scale: bool = True
     """Whether training and alignment go on to change the factor."""
+    margin: float = Field(0.0, ge=0)
+    """CosFace: what is taken from the cosine of an image's own class while the backbone is trained, so that classes get
+    tighter."""
 
 
 class PrototypeOptions(CosineOptions):
@@ -143,9 +150,14 @@ class CosineHead(TaskHead):
         super().__init__(width, classes, options, generator)
         self.weight = nn.Parameter(_rows(classes, width, options.init or "uniform", generator))
         self.scale = nn.Parameter(torch.tensor(options.scale)) if options.train_scale else options.scale
+        self.margin = options.margin
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * functional.linear(functional.normalize(features), functional.normalize(self.weight))
+
+    def with_margin(self, logits: Tensor, labels: Tensor) -> Tensor:
+        right = labels[:, None] == torch.arange(self.classes, device=labels.device)
+        return logits - self.scale * self.margin * right
 
     def set_from_means(self, means: Tensor, norm: float, centre: Tensor | None = None) -> None:
         rows = functional.normalize(means) if centre is None else _beside(means, centre)

@@ -31,8 +31,15 @@ class LdaBranch(BranchOptions, DiscriminantOptions):
     ) -> tuple[GrowingHeads, dict[str, float]]:
         return lda_heads(memory, heads, self), {}
 
-    def left_out(self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None) -> Tensor:
-        without = LeftOut.of(features, labels, memory.means(), memory.counts(), images)
+    def left_out(
+        self,
+        memory: GaussianMemory,
+        features: Tensor,
+        labels: Tensor,
+        images: Tensor | None,
+        asked: Tensor | None = None,
+    ) -> Tensor:
+        without = LeftOut.of(features, labels, memory.means(), memory.counts(), images, asked)
         nothing = torch.zeros_like(without.left)  # of the class's own covariance
         own = labels[: len(nothing)]
         return left_out_scores(Discriminant.of(memory, self), memory, without, own, nothing)

@@ -45,9 +45,16 @@ class QuadraticBranch(BranchOptions, DiscriminantOptions):
         discriminant = Discriminant.of(memory, self)
         return QuadraticHead(discriminant, memory, self.shares(discriminant.counts, len(discriminant.root)), self.rank)
 
-    def left_out(self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None) -> Tensor:
+    def left_out(
+        self,
+        memory: GaussianMemory,
+        features: Tensor,
+        labels: Tensor,
+        images: Tensor | None,
+        asked: Tensor | None = None,
+    ) -> Tensor:
         discriminant = Discriminant.of(memory, self)
-        without = LeftOut.of(features, labels, memory.means(), memory.counts(), images)
+        without = LeftOut.of(features, labels, memory.means(), memory.counts(), images, asked)
         shares = self.shares(without.left, features.shape[1])
         return left_out_scores(discriminant, memory, without, labels[: len(shares)], shares)
 

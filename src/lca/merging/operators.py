@@ -87,6 +87,24 @@ class Agree(Operator):
         return _mean_of_elected(previous, current, torch.sign(torch.sign(previous) + torch.sign(current)))
 
 
+@operators.register("budget")
+class Budget(Agree):
+    """Goes where `agree` goes, but no farther than a share of the length of what is there.
+
+    v + min(1, budget |v| / |a - v|) (a - v) with a = agree(v, v'): the backbone drifts no more than that.
+    """
+
+    operator: Literal["budget"] = "budget"  # type: ignore[assignment]
+    budget: float = Field(0.3, gt=0)
+    """The share. A vector without any length takes the merge as it is."""
+
+    def __call__(self, previous: Tensor, current: Tensor, count: int) -> Tensor:
+        step = super().__call__(previous, current, count) - previous
+        length = step.norm()
+        limit = torch.where(previous.any(), self.budget * previous.norm(), length)
+        return previous + step * (limit / length.clamp(min=1e-30)).clamp(max=1)
+
+
 @operators.register("ties")
 class Ties(Operator):
     """TIES merging of two vectors (Yadav et al. 2023): trim to the largest entries, elect the sign by mass, mean."""

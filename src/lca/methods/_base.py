@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -20,11 +21,14 @@ from lca.statistics.distances import KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.training.setting import Setting
 
-__all__ = ["PRETRAINED", "Method", "MethodInfo", "Setting", "Step"]
+__all__ = ["MIRRORED", "PRETRAINED", "Method", "MethodInfo", "Passes", "Setting", "Step"]
 
 T = TypeVar("T")
+Passes = Literal["1", "2", "one per task", "one per task and one more"]
 PRETRAINED = "pretrained"
 """The part of features that the backbone makes as it was pre-trained."""
+MIRRORED = "mirrored "
+"""Begins the name of a part that is another part's, of the mirrored view."""
 
 
 class MethodOptions(NamedOptions):
@@ -39,8 +43,8 @@ class MethodInfo:
     reference: str
     trains: str
     needs_all_data: bool = False
-    passes: Literal["1", "2", "one per task", "one per task and one more"] = "1"
-    """How often an image goes through the transformer to be answered."""
+    passes: Passes = "1"
+    """How often an image goes through the transformer to be answered, with the method's default options."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ class Method(ABC):
             )
         return self.steps(task, labels)
 
+    @property
+    def passes(self) -> Passes:
+        """How often an image goes through the transformer to be answered."""
+        return self.info.passes
+
     @abstractmethod
     def logits(self, features: Tensor, branch: str) -> Tensor:
         """(n, width) -> (n, classes learnt)."""
@@ -131,9 +140,14 @@ class Method(ABC):
         """Names of what an image's feature is made of, one after the other.
 
         A named part of an image never changes, so it need not be computed again when later tasks are learnt. The empty
-        name is for features that change with every task.
+        name is for features that change with every task, and `MIRRORED` before either for those of the mirrored view.
         """
         return [""]
+
+    @staticmethod
+    def lasts(part: str) -> bool:
+        """Whether this part of an image's feature never changes."""
+        return part not in ("", MIRRORED)
 
     def frozen_inputs(self) -> list[str]:
         """Names of what `embed` starts from besides the views, in the order it takes them: parts that never change
@@ -142,6 +156,8 @@ class Method(ABC):
 
     def embed(self, views: Tensor, part: str) -> Tensor:
         """One part of the features of views: (n, 3, size, size) -> (n, width of the part)."""
+        if part.startswith(MIRRORED):
+            return self.embed(views.flip(-1), part.removeprefix(MIRRORED))
         extractor = self.setting.extractor
         features: Tensor = extractor.pretrained(views) if part == PRETRAINED else extractor(views)
         return features
@@ -164,9 +180,10 @@ class Method(ABC):
             return torch.cat([self.embed(views, part, *inputs) for part in names], dim=1)
 
         # the extractor itself has its weights settled once for all batches
-        made = None if type(self).embed is Method.embed and names == [""] else embed
-        progress = self.setting.progress
-        return extract(extractor, images, progress, what, embed=made, known=known, centre_crop=centre_crop, look=look)
+        as_tuned = type(self).embed is Method.embed and not any(map(self.lasts, names))
+        with extractor.settled() if as_tuned else nullcontext():
+            progress, crop = self.setting.progress, centre_crop
+            return extract(extractor, images, progress, what, embed=embed, known=known, centre_crop=crop, look=look)
 
     def couples_images(self) -> str | None:
         """The option by which images of a batch influence each other, if one does: ranks cannot share them out then."""
@@ -194,16 +211,17 @@ class Method(ABC):
 
     def unknown_scores(self, features: Tensor) -> dict[str, Tensor]:
         """The squared Mahalanobis distance to the nearest class, per dimension, for branches with statistics."""
-        return self._by_statistics(lambda memory, _: memory.mahalanobis(features.cpu()).amin(1) / features.shape[1])
+        width = self.setting.extractor.width
+        return self._by_statistics(lambda memory, _: self._distances(memory, features).amin(1) / width)
 
     def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
         """How far features lie from every known class, as percentiles of what known images have: (n, classes), on the
         CPU. None for a method or branch that keeps no class statistics."""
         statistics = self.statistics(branch)
-        return None if statistics is None else statistics[1].percentiles(statistics[0].mahalanobis(features.cpu()))
+        return None if statistics is None else statistics[1].percentiles(self._distances(statistics[0], features))
 
-    def left_out_logits(self, branch: str) -> tuple[Tensor, Tensor] | None:
-        """Logits (n, classes) of the last task's images as if they had not been learnt, and their labels, until
+    def left_out_logits(self, branch: str, images: ImageSet) -> tuple[Tensor, Tensor] | None:
+        """Logits (n, classes) of the images of the last task as if they had not been learnt, and their labels, until
         `finish_task`. None where the heads have no formula for that."""
         return None
 
@@ -211,7 +229,7 @@ class Method(ABC):
         """Correct what `percentiles` compares with by images of the last task that were held out, where there are
         statistics to correct."""
         self._by_statistics(
-            lambda memory, known: known.correct(labels.cpu(), memory.mahalanobis(features.cpu()).amin(1))
+            lambda memory, known: known.correct(labels.cpu(), self._distances(memory, features).amin(1))
         )
 
     def forget(self, label: int) -> None:
@@ -244,6 +262,10 @@ class Method(ABC):
     def _stored(self) -> dict[str, Stored]:
         named = {name: getattr(self, name) for name in self.remembers}
         return {name: each for name, each in named.items() if isinstance(each, Stored)}
+
+    def _distances(self, memory: GaussianMemory, features: Tensor) -> Tensor:
+        """How far features lie from every class, (n, classes): by the first of their parts, which Gaussians are of."""
+        return memory.mahalanobis(features[:, : self.setting.extractor.width].cpu())
 
     def _by_statistics(self, measure: Callable[[GaussianMemory, KnownDistances], T]) -> dict[str, T]:
         """What is measured on the statistics of branches that have any: once on those that several share."""

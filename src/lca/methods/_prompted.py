@@ -52,7 +52,7 @@ class PromptTraining(FineTuning):
     ) -> tuple[Tensor, Tensor]:
         query = self._method.query(views)
         logits = head(self._method.prompted(views, self._method.training_rows(query)))
-        return self.class_loss(logits, labels) + self._method.training_term(query), logits
+        return self.class_loss(logits, labels, head) + self._method.training_term(query), logits
 
 
 class Prompted(SequentialFineTuning):

@@ -3,17 +3,29 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from lca.data.streams import Task
 from lca.heads.growing import HeadOptions, LinearOptions
 from lca.methods import methods
-from lca.methods._base import PRETRAINED, MethodInfo, Step
+from lca.methods._base import PRETRAINED, MethodInfo, Setting, Step
 from lca.methods._observing import Observing, ObservingOptions
+from lca.methods._second_pass import SecondPass, second_passes
 
 
 class FrozenOptions(ObservingOptions):
     name: Literal["frozen"] = "frozen"
+
+    @field_validator("second_pass")
+    @classmethod
+    def _sees_something_else(cls, value: SecondPass) -> SecondPass:
+        if isinstance(value, FrozenPass):
+            raise ValueError(
+                "a second pass of the frozen backbone gives method frozen the same answer once more; "
+                "use of: mirror, or a method that tunes, such as im"
+            )
+        return value
 
 
 @methods.register("frozen")
@@ -27,13 +39,11 @@ class Frozen(Observing):
         trains="nothing but what a branch aligns; closed-form heads follow from the class statistics",
     )
     Options: ClassVar = FrozenOptions
+    first_part: ClassVar[str] = PRETRAINED
     defaults: ClassVar = {"tuning": {"name": "none"}}
 
     def head_options(self) -> HeadOptions:
         return LinearOptions(bias=True)
-
-    def feature_parts(self) -> list[str]:
-        return [PRETRAINED]
 
     def rows_seen(self, images: int) -> tuple[int, int]:
         return self.options.looks.views(images), 0
@@ -42,7 +52,7 @@ class Frozen(Observing):
         return False
 
     def steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
-        yield Step("observe", lambda: self._observe(task, labels), trunk=True)
+        yield Step("observe", lambda: self.observe(task, labels), trunk=True)
         yield from self.branch_steps(task)
 
     def statistics_of_task(self) -> None:
@@ -52,10 +62,37 @@ class Frozen(Observing):
     def statistics_features(self, branch: str) -> Tensor:
         return self.observed["features"]
 
-    def _observe(self, task: Task, labels: list[int]) -> None:
-        self.see(task, labels)
-        self.observed["features"] = self.extract(task, "")
+    def observe(self, task: Task, labels: list[int], sparing: bool = False) -> None:
+        self.see(task, labels, sparing)
+        self.observed["features"] = self.extract(task, "", sparing)
         learnt = sum(self.heads.sizes)
         if max(labels) >= learnt:
             self.append_means(self.class_means(learnt, "features"), task.index)
         self.centre.add(self.plain("features"))
+
+
+class FrozenPartner(Frozen):
+    """The frozen backbone beside one that is tuned. What training is for, and how far things lie from what is known,
+    are the other's affairs."""
+
+    tells_unknown = False
+    distils = True
+
+
+@second_passes.register("frozen")
+class FrozenPass(SecondPass):
+    """The logits and, weighted, those of the same branch on the pre-trained features, whose statistics never drift."""
+
+    of: Literal["frozen"] = "frozen"
+    weight: float = Field(0.25, gt=0)
+    """Of the logits on the pre-trained features; those on the tuned ones count 1."""
+
+    def parts(self, first: str) -> list[str]:
+        return [PRETRAINED]
+
+    def partner(self, setting: Setting, options: ObservingOptions) -> Observing:
+        looks = options.looks.model_copy(update={"anchors": 0})  # they show how a backbone moves, and this one does not
+        return FrozenPartner(setting, FrozenOptions(align=options.align, looks=looks))
+
+    def joined(self, first: Tensor, second: Tensor) -> Tensor:
+        return first + self.weight * second

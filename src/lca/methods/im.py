@@ -66,7 +66,7 @@ class IncrementalMerging(Observing):
         if not self.trains(task):
             yield from self.instant_steps(task, labels)
             return
-        yield Step("observe", lambda: self._observe(task, labels, needed=self.tasks > 0), trunk=True)
+        yield Step("observe", lambda: self.observe(task, labels), trunk=True)
         yield from self.finetuning(lambda epoch: self._finetune(task, epoch), trunk=True)
         yield Step("merge", lambda: self._merge(task, labels), trunk=True)
         yield from self.branch_steps(task)
@@ -77,7 +77,7 @@ class IncrementalMerging(Observing):
 
     def instant_steps(self, task: Task, labels: list[int]) -> Iterator[Step]:
         """The backbone stays, and head rows come from class means."""
-        yield Step("observe", lambda: self._observe(task, labels, needed=True, sparing=True), trunk=True)
+        yield Step("observe", lambda: self.observe(task, labels, sparing=True), trunk=True)
         yield Step("head from mean", lambda: self._heads_from_means(task, labels), trunk=True)
         yield from self.branch_steps(task)
 
@@ -100,13 +100,13 @@ class IncrementalMerging(Observing):
         own = nbytes(self.setting.extractor.tuner.pretrained_tensors())
         return None if others is None else others + copies * self.tuned_bytes() - own
 
-    def _observe(self, task: Task, labels: list[int], needed: bool, sparing: bool = False) -> None:
+    def observe(self, task: Task, labels: list[int], sparing: bool = False) -> None:
         """Features of the new images under the merged backbone so far, where they are needed: drift is measured from
-        here, once there are classes that can drift."""
+        here, once there are classes that can drift, and an instant lesson stays here."""
         self.setting.extractor.load(self.merge.parameters())
         self.see(task, labels, sparing)
-        if needed:
-            self.observed["before"] = self.extract(task, "before", sparing=sparing)
+        if sparing or self.tasks:
+            self.observed["before"] = self.extract(task, "before", sparing)
 
     def _finetune(self, task: Task, epoch: int) -> dict[str, float]:
         merged = self.merge.parameters()

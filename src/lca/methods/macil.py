@@ -40,7 +40,7 @@ class CalibratedTraining(FineTuning):
 
     def inputs(self, task: Task) -> Inputs:
         if "before" in self._method.observed:
-            before, labels = self._method.observed["before"], task.train.labels
+            before, labels = self._method.plain("before"), task.train.labels
             rows = [before[(labels == place).to(before.device)] for place in range(len(task.classes))]
             self._whitening = torch.stack([whitening(each, self._method.options.shrinkage) for each in rows])
         return super().inputs(task)

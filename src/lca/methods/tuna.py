@@ -16,7 +16,6 @@ from lca.methods import methods
 from lca.methods._base import MethodInfo, Setting
 from lca.methods._branched import PLAIN, BranchedOptions, presets
 from lca.methods._subspaces import AlignedSubspaces, chosen, mean_answer
-from lca.training.loop import FineTuning
 
 presets.register("tuna")(
     {**PLAIN, "redraw": True, "epochs": 30, "lr": 0.005, "samples": 80, "batch_size": 80}
@@ -37,18 +36,6 @@ def merged(tensors: Sequence[Tensor]) -> Tensor:
     rows = torch.stack(list(tensors))
     sign = rows.mean(0).sign()
     return sign * torch.where(rows.sign() == sign, rows.abs(), 0).amax(0)
-
-
-class TunaTraining(FineTuning):
-    """Fine-tuning with the CosFace margin."""
-
-    def __init__(self, setting: Setting, options: TunaOptions) -> None:
-        super().__init__(setting)
-        self._margin = options.scale * options.margin
-
-    def class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        right = labels[:, None] == torch.arange(logits.shape[1], device=labels.device)
-        return super().class_loss(logits - self._margin * right, labels)
 
 
 @methods.register("tuna")
@@ -80,12 +67,11 @@ class Tuna(AlignedSubspaces):
 
     def __init__(self, setting: Setting, options: TunaOptions) -> None:
         super().__init__(setting, options)
-        self.training = TunaTraining(setting, options)
         self.universal: Part = {}
         """Follows from the subspaces, so it is no part of the state."""
 
     def head_options(self) -> HeadOptions:
-        return CosineOptions(scale=self.options.scale, train_scale=False)
+        return CosineOptions(scale=self.options.scale, train_scale=False, margin=self.options.margin)
 
     def settle(self, task: Task, labels: list[int]) -> None:
         super().settle(task, labels)

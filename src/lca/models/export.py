@@ -114,7 +114,7 @@ class Deployed(nn.Module):
         features = torch.cat([self._method.embed(views, part) for part in self._method.feature_parts()], dim=1)
         logits = self._method.logits(features, self.branch)
         answer = (logits / self.temperature).softmax(1), logits
-        return answer if self.nearest is None else (*answer, self.nearest(features))
+        return answer if self.nearest is None else (*answer, self.nearest(features[:, : self.extractor.width]))
 
 
 def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
@@ -125,7 +125,7 @@ def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
     if branch not in model.method.branches():
         raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
     twin = _twin(model)
-    if twin.method.feature_parts() == [""]:  # others may need the transformer without its tuning as well
+    if not any(map(twin.method.lasts, twin.method.feature_parts())):  # else it is needed without its tuning as well
         twin.extractor.tuner.fold()
     temperature = model.temperatures.get(branch, 1.0)
     return Deployed(twin.extractor, twin.method, branch, temperature, model.backbone.preprocessing)

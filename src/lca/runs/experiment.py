@@ -220,7 +220,7 @@ class _Experiment:
         """Features of the test images so far. What cannot change is computed once, task by task, so that a resumed run
         computes it in the same batches."""
         method = self.classifier.method
-        if not any([*method.frozen_inputs(), *method.feature_parts()]):
+        if not any(map(method.lasts, [*method.frozen_inputs(), *method.feature_parts()])):
             return self.classifier.features(self.stream.test(self.task), f"task {self.task + 1}, test")
         with self.classifier.compute.determinism():
             return torch.cat([self._features_of(task, "test") for task in range(self.task + 1)])
@@ -234,7 +234,7 @@ class _Experiment:
         for part in missing:
             known = [found[each] for each in inputs if each in found]
             found[part] = method.features(self.stream.test_of(task), what, [part], known).cpu()
-        self._frozen |= {(part, task): each for part, each in found.items() if part}
+        self._frozen |= {(part, task): each for part, each in found.items() if method.lasts(part)}
         return torch.cat([found[part] for part in parts], dim=1)
 
     def _evaluated(self, features: Tensor, classes: int) -> None:

@@ -18,12 +18,19 @@ class LeftOut:
 
     @classmethod
     def of(
-        cls, features: Tensor, labels: Tensor, means: Tensor, counts: Tensor, images: Tensor | None = None
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        means: Tensor,
+        counts: Tensor,
+        images: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> "LeftOut":
         """From features (rows, d) of images that were learnt, with the means and counts of all classes.
 
         `images` (rows,) tells which image each row is a view of; the first n rows are the plain views of the n images,
-        in order. Without image i with views x_v and their mean x̄, a class of K images has the mean
+        in order. `asked` (n, d) are other features of these images, to be compared in the place of the plain views.
+        Without image i with views x_v and their mean x̄, a class of K images has the mean
         μ - (x̄ - μ) / (K - 1), and its scatter loses K / (K - 1) (x̄ - μ)(x̄ - μ)ᵀ + mean_v (x_v - x̄)(x_v - x̄)ᵀ.
         """
         features, images = features.double(), torch.arange(len(features)) if images is None else images
@@ -42,4 +49,4 @@ class LeftOut:
             spread = (features - middle[images]) / views[images, None].sqrt()
             within[images[order], place] = spread[order]
             lost = torch.cat([lost, within], dim=1)
-        return cls(rest, features[:n] - rest, lost, count[:, 0] - 1)
+        return cls(rest, (features[:n] if asked is None else asked.double()) - rest, lost, count[:, 0] - 1)

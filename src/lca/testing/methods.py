@@ -229,7 +229,7 @@ def _passes(subject: MethodSubject) -> None:
     model = subject.in_pairs
     with patch.object(PatchEmbed, "forward", autospec=True, side_effect=PatchEmbed.forward) as begun:  # every pass
         model.features(images({"3": 4}, skip=20))
-    said = model.method.info.passes
+    said = model.method.passes
     expect_equal(begun.call_count, PASSES[said], f"passes after {len(PAIRS)} tasks, where info says {said!r}")
 
 

@@ -148,7 +148,7 @@ class FineTuning(Stored):
         """The loss of a batch and the logits of the task's classes; `labels` count within the task."""
         features = self.embed(views)
         logits = head(features)
-        loss, penalty = self.class_loss(logits, labels), self.penalty(views, features, labels, teacher)
+        loss, penalty = self.class_loss(logits, labels, head), self.penalty(views, features, labels, teacher)
         return (loss if penalty is None else loss + penalty), logits
 
     def embed(self, views: Tensor) -> Tensor:
@@ -164,13 +164,14 @@ class FineTuning(Stored):
             return None
         return self._options.distillation * functional.mse_loss(features, self.features_before(views, teacher))
 
-    def class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch on the task's classes, by its logits: `training.loss`.
+    def class_loss(self, logits: Tensor, labels: Tensor, head: TaskHead) -> Tensor:
+        """The loss of a batch on the task's classes, by its logits: `training.loss`, with the margin of the head.
 
         `lca` (Tran et al., ICLR 2026, Remark 1) is the mean over the classes k in the batch of mean_k ℓ + λ mean_k
         |ℓ_i - ℓ_j|, i ≠ j, with ℓ the cross-entropy of an image: Eq. 1 and 2 with the batch's own features in place of
         samples of Gaussians. A class with a single image in the batch has no pairs.
         """
+        logits = head.with_margin(logits, labels)
         if self._options.loss == "lca":
             return lca_loss(logits, labels, self._lca, [logits.shape[1]])
         return functional.cross_entropy(logits, labels)

@@ -81,6 +81,11 @@ def _branches(model: ContinualClassifier, wanted: str | None) -> list[str]:
             f"no classifier of this run keeps Gaussians of its features (method {model.recipe.method.name}, branches "
             f"{', '.join(method.branches())}); the theorems are about those, as of method im with align: [lca]"
         )
+    if len(method.feature_parts()) > 1:
+        raise LcaError(
+            f"{model.recipe.method.name} answers in two passes here; the theorems are about heads that answer from the "
+            "features that the Gaussians are of, as with second_pass: none"
+        )
     if wanted is None:
         return able
     if wanted not in able:
