@@ -115,7 +115,7 @@ def test_code_is_valid(page):
 @pytest.mark.parametrize("name", RUN)
 def test_python_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lca.classifier.PHOTOS", "vit_pico_patch8_64")  # which is quicker
+    monkeypatch.setattr("lca.recipe.PHOTOS", "vit_pico_patch8_64")  # which is quicker
     for folder, classes in {"photos": "cat dog", "photos/first": "cat dog", "photos/second": "bird cow"}.items():
         for number, each in enumerate(classes.split()):
             Path(folder, each).mkdir(parents=True)
