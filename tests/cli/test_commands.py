@@ -382,6 +382,8 @@ def test_show_of_a_results_file_an_unfinished_run_and_something_else(lca, recipe
     code, out, _ = lca("show", "done/results.json", "--pivot")
     assert code == 0
     assert out.startswith("| AA / last |")
+    code, out, _ = lca("show", "done/results.json", "--pivot", "--number", "newest")
+    assert (code, out.startswith("| newest |")) == (0, True)
     assert lca("run", recipe(), "--out", "open", "--budget", "0")[0] == 75
     code, _, err = lca("show", "open")
     assert code == 2

@@ -43,6 +43,7 @@ def test_metrics_by_hand():
     assert metrics["learning_accuracy"] == pytest.approx((100 + 37.5 + 60) / 3)
     # task 1: 50 - 100; task 2: 50 - 37.5
     assert metrics["backward_transfer"] == pytest.approx((-50 + 12.5) / 2)
+    assert metrics["oldest_and_newest"] == {"oldest": 50.0, "newest": 60.0}
     assert metrics["matrix"] == RECORD.matrix()
     assert metrics["after_each_task"]["task_mean"] == RECORD.task_mean()
     assert metrics["after_each_task"]["sample_weighted"] == RECORD.sample_weighted()
@@ -69,6 +70,8 @@ def test_the_summary_names_the_same_numbers():
         "average accuracy, task mean": metrics["average_accuracy"]["task_mean"],
         "last accuracy": metrics["last_accuracy"]["sample_weighted"],
         "last accuracy, task mean": metrics["last_accuracy"]["task_mean"],
+        "oldest": 50.0,
+        "newest": 60.0,
         "learning accuracy": metrics["learning_accuracy"],
         "forgetting": metrics["forgetting"],
         "backward transfer": metrics["backward_transfer"],

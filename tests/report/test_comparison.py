@@ -124,6 +124,8 @@ def test_a_run_that_comes_twice_is_refused(tmp_path):
 
 
 def test_a_wrong_reference_names_the_nearest(pair):
+    found = classifiers(runs(a={1: A[1]}, b={1: B[1]}), only=["[b-z]"])
+    assert [row.label for row in found["digits"]] == ["b"]
     with pytest.raises(LcaError, match=r"no classifier 'bb'; .*b"):
         comparison.choose(pair, "bb")
 

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from lca.errors import LcaError
 from lca.report import ranking, terminal
 from lca.report.formats import as_markdown
 from lca.report.tables import OVERALL, SHOWN, legend, overall_table, pivot_table, results_table
-from lca.results.classifiers import classifiers
+from lca.results.classifiers import Classifier, classifiers
 from lca.results.reading import Run
 from packs import made, results, rows_of
 
@@ -97,6 +98,16 @@ def test_a_pivot_table_has_gaps_where_nothing_was_run():
         "| none | 75.0 / 60.0 | 45.0 / 40.0 |",
         "| lca | 75.0 / 70.0 |  |",
     ]
+
+
+def test_a_pivot_table_of_other_numbers():
+    run = Run("x", results({"none": [90.0, 60.0]}))
+    names = ["oldest", "newest", "last accuracy"]
+    assert pivot_table([run], names).header == ["oldest / newest / last", "x"]
+    (line,) = pivot_table([run], names).lines
+    assert line == ["none", " / ".join(Classifier("x", "none", [run]).number(name).text() for name in names)]
+    with pytest.raises(LcaError, match=r"no number 'old'; .*oldest"):
+        pivot_table([run], ["old"])
 
 
 def test_a_pivot_table_keeps_data_sets_apart():

@@ -197,6 +197,15 @@ def test_a_spent_budget_leaves_a_pack_and_the_sweep_goes_on(tmp_path):
         assert one.results["branches"] == two.results["branches"]
 
 
+def test_what_is_taken_over_is_packed_though_no_time_is_left(tmp_path):
+    cells = expand({**BASE, "cells": [{"method": "joint"}, {"method": "finetune"}]})
+    measured = sweep(cells[:1], tmp_path / "first")
+    with pytest.raises(BudgetSpent):
+        sweep(cells, tmp_path / "second", reuse=[measured], budget=Budget(0))
+    packed = Pack.read(tmp_path / "second" / "pack.json")
+    assert [cell.state for cell in packed.cells] == ["finished", "open"]
+
+
 def test_branch_cells_share_one_training(tmp_path):
     grid = {"method.align": [["none"], [tiny.branch("a")], [tiny.branch("a", robustness=1.0)]]}
     cells = expand({**BASE, "method": IM, "grid": grid})

@@ -29,7 +29,9 @@ def report_command(
     ] = False,
     only: Annotated[
         list[str],
-        typer.Option("--only", metavar="NAME", help="Only this classifier or label; may be repeated."),
+        typer.Option(
+            "--only", metavar="NAME", help="Only this classifier or label, or those like it ('* lda'); may be repeated."
+        ),
     ] = [],
     reference: Annotated[
         str | None,

@@ -13,6 +13,10 @@ def show_command(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, sweep folders or pack files.")],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table instead.")] = False,
     pivot: Annotated[bool, typer.Option("--pivot", help="Markdown: a line per branch, a column per cell.")] = False,
+    numbers: Annotated[
+        list[str],
+        typer.Option("--number", metavar="NAME", help="With --pivot, a number to show; may be repeated."),
+    ] = ["average accuracy", "last accuracy"],
 ) -> None:
     """Show the results of runs again.
 
@@ -23,6 +27,8 @@ def show_command(
       lca show runs/best runs/paper --markdown
 
       lca show results/tune-best.json --pivot
+
+      lca show results/lessons-mini.json --pivot --number oldest --number newest --number 'last accuracy'
     """
     from lca.report.formats import as_markdown
     from lca.report.tables import SHOWN, pivot_table
@@ -33,7 +39,7 @@ def show_command(
 
     collection = collect(paths)
     if pivot:
-        print(pivot_table(collection.runs).markdown(), end="")
+        print(pivot_table(collection.runs, numbers).markdown(), end="")
     elif markdown:
         print(as_markdown(classifiers(collection.runs), style=SHOWN), end="")
     else:

@@ -60,6 +60,11 @@ class AccuracyRecord:
         """A_T."""
         return {name: curve[-1] for name, curve in self.after_each_task().items()}
 
+    def oldest_and_newest(self) -> dict[str, float]:
+        """a_T1 and a_TT: what became of the task that was learnt first, and of the one that was learnt last."""
+        last = self.matrix()[-1]
+        return {"oldest": last[0], "newest": last[-1]}
+
     def forgetting(self) -> float | None:
         """Mean over all tasks but the last of max_t a_tj - a_Tj; None for a single task."""
         drops = self._drops()[:-1]

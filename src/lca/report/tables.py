@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lca.errors import LcaError, nearest
 from lca.report import comparison, ranking
 from lca.report.ranking import Overall
 from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
-from lca.results.metrics import columns
+from lca.results.metrics import columns, numbers
 from lca.results.reading import Run, short_names
 from lca.text import markdown_table, markdown_text, number, plain_table
 
@@ -177,21 +178,24 @@ def overall_table(together: Overall, style: Style) -> Table:
     return Table(["AA", *short_names(together.sources).values(), "Overall", *ranks], lines)
 
 
-def pivot_table(runs: Sequence[Run]) -> Table:
-    """A line for each branch and a column for each label: AA / last. A label that several data sets have has a column
-    for each."""
-    found = classifiers(runs)
+def pivot_table(runs: Sequence[Run], names: Sequence[str] = ("average accuracy", "last accuracy")) -> Table:
+    """A line for each branch and a column for each label: numbers by name, as AA / last. A label that several data sets
+    have has a column for each."""
+    for name in names:
+        if name not in numbers():
+            raise LcaError(f"there is no number {name!r}; {nearest(name, numbers())}")
+    found, headings = classifiers(runs), {name: heading for heading, name in columns().items()}
     places, short = list(dict.fromkeys((run.label, run.data_set) for run in runs)), short_names(found)
     labels = [label for label, _ in places]
     header = [label if labels.count(label) == 1 else f"{label}, {short[source]}" for label, source in places]
     cells = {
-        (row.branch, row.group, row.source): f"{row.plain['AA'].text()} / {row.plain['last'].text()}"
+        (row.branch, row.group, row.source): " / ".join(row.number(name).text() for name in names)
         for rows in found.values()
         for row in rows
     }
     branches = dict.fromkeys(branch for run in runs for branch in run.branches)
     lines = [[branch, *(cells.get((branch, *place), "") for place in places)] for branch in branches]
-    return Table(["AA / last", *header], lines)
+    return Table([" / ".join(headings.get(name, name) for name in names), *header], lines)
 
 
 def legend(rows: Iterable[Classifier]) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -131,6 +132,11 @@ class Classifier:
         values = [run.metric(self.branch, key) for run in self.runs]
         return [value for value in values if value]
 
+    def number(self, name: str) -> Measured:
+        """A number of any metric over the seeds that have it."""
+        values = [run.number(self.branch, name) for run in self.runs]
+        return Measured([value for value in values if value is not None])
+
     def curve(self) -> list[float]:
         """Accuracy after each task (sample-weighted), mean over seeds."""
         curves = [record.sample_weighted() for record in self.records]
@@ -199,7 +205,8 @@ class Classifier:
 
 def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = ()) -> dict[str, list[Classifier]]:
     """All classifiers of every data set, in the order they were given; `only` those of some labels, if any are
-    given. Runs of one label are seeds of one classifier, every branch is one of its own."""
+    given, which may be patterns (`* lda`). Runs of one label are seeds of one classifier, every branch is one of its
+    own."""
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         for branch in run.branches:
@@ -209,12 +216,16 @@ def classifiers(runs: Sequence[Run], draws: int = DRAWS, only: Sequence[str] = (
     for (source, label, branch), seeds in groups.items():
         row = Classifier(label, branch, seeds, draws)
         names |= {*row.names}
-        if not only or not {*only}.isdisjoint(row.names):
+        if not only or any(_asked(name, by) for name in row.names for by in only):
             found[source].append(row)
     for name in only:
-        if name not in names:
+        if not any(_asked(known, name) for known in names):
             raise LcaError(f"there is no classifier {name!r}; {nearest(name, names)}")
     return dict(found)
+
+
+def _asked(name: str, by: str) -> bool:
+    return name == by or fnmatchcase(name, by)
 
 
 def most_alike(kinds: Mapping[int, Hashable]) -> list[int]:

@@ -80,6 +80,12 @@ METRICS: dict[str, Metric] = {
     "last_accuracy": Metric(
         "last accuracy, in both definitions", "accuracy after task T", AccuracyRecord.last_accuracy, LAST
     ),
+    "oldest_and_newest": Metric(
+        "last accuracy on the oldest and the newest task",
+        "a_T1; a_TT",
+        AccuracyRecord.oldest_and_newest,
+        [Number("oldest", "oldest"), Number("newest", "newest")],
+    ),
     "learning_accuracy": Metric(
         "learning accuracy", "mean over j of a_jj", AccuracyRecord.learning_accuracy, [Number("learning accuracy")]
     ),

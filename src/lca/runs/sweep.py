@@ -141,10 +141,12 @@ def sweep(
     out.mkdir(parents=True, exist_ok=True)
     _rename_of_earlier_versions(SweepFiles(out))
     _take_over(cells, out, reuse)
-    with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
-        _run_cells(cells, chosen, out, trunks, budget, progress)
-    packed = pack(cells, out)
-    packed.write(SweepFiles(out).pack)
+    try:
+        with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
+            _run_cells(cells, chosen, out, trunks, budget, progress)
+    finally:
+        packed = pack(cells, out)
+        packed.write(SweepFiles(out).pack)
     _warn_of_other_images(packed)
     return packed
 
