@@ -24,6 +24,7 @@ import backbone_speed
 import ceilings
 import checkpoints
 import gaussian_sampling
+import lessons
 import merging
 import start_up
 import whole_run
@@ -41,6 +42,7 @@ SUBJECTS: dict[str, Callable[[Settings], list[Comparison]]] = {
     "gaussians": gaussian_sampling.compare,
     "views": augmentation.compare,
     "merging": merging.compare,
+    "lessons": lessons.compare,
     "checkpoints": checkpoints.compare,
     "start-up": start_up.compare,
 }

@@ -47,7 +47,7 @@ def compared(load, rows):
 
 @pytest.mark.parametrize(
     "name",
-    ["alignment_loss", "backbone_speed", "gaussian_sampling", "augmentation", "merging", "checkpoints"],
+    ["alignment_loss", "backbone_speed", "gaussian_sampling", "augmentation", "merging", "checkpoints", "lessons"],
 )
 def test_both_ways_agree(compared, name):
     rows = compared(name)
