@@ -15,7 +15,8 @@ from PIL import Image
 
 import tiny
 from lca.classifier import ContinualClassifier
-from lca.cli.models import forget_command, learn_command
+from lca.cli.changes import forget_command
+from lca.cli.models import learn_command
 from lca.errors import LcaError
 from lca.files import has_state, read_json
 from lca.lessons import compared
@@ -44,7 +45,7 @@ def child(verb, model, data, kill):
         tiny.arm(kill, model.parent)
     with tiny.tiny_backbone(), mock.patch("lca.classifier.compared", training_is_kept):
         if verb == "forget":
-            forget_command(model, "7", quiet=True)
+            forget_command(model, ["7"], quiet=True)
         else:
             new = not has_state(model)
             learn_command(
