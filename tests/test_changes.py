@@ -150,8 +150,12 @@ def test_percentiles_after_a_merge_count_the_images_of_both(model):
 
 @pytest.mark.parametrize("method", ["finetune", "linear_probe", "l2p"])
 def test_a_method_without_statistics_refuses_to_merge(method):
-    model = tiny.taught(tiny.classifier(tiny.recipe(method=tiny.method_section(method), training={"epochs": 1})), [COUNTS])
-    with pytest.raises(LcaError, match=f"{method}.*keeps no class statistics.*forget both and teach their images again"):
+    model = tiny.taught(
+        tiny.classifier(tiny.recipe(method=tiny.method_section(method), training={"epochs": 1})), [COUNTS]
+    )
+    with pytest.raises(
+        LcaError, match=f"{method}.*keeps no class statistics.*forget both and teach their images again"
+    ):
         model.merge_classes("3", "7")
     assert (model.classes, len(model.history)) == (list(COUNTS), 1)
     model.undo()

@@ -44,7 +44,9 @@ def forget_command(
         learner.save(model)
     print(f"{model} has forgotten {', '.join(dict.fromkeys(names))}; it knows {_classes(learner)}")
     if learner.undoable and not learner.bundle:
-        print(f"an earlier state still holds what went: `lca undo {model}` brings it back, and with --purge none is kept")
+        print(
+            f"an earlier state still holds what went: `lca undo {model}` brings it back, and with --purge none is kept"
+        )
 
 
 def rename_command(
