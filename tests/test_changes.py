@@ -14,7 +14,13 @@ from lca.files import State, load_state, load_tensors, read_json, read_kept, rea
 from lca.history import Lesson, described, images_learnt
 
 COUNTS = {"3": 6, "7": 5, "1": 4}
-FROZEN = {"method": {"name": "frozen", "align": ["lda", "best"]}, "tuning": {"name": "none"}}
+
+
+def frozen(*branches):
+    return {"method": {"name": "frozen", "align": list(branches)}, "tuning": {"name": "none"}}
+
+
+FROZEN = frozen("lda", "best")
 
 
 def build(**changes):
@@ -98,14 +104,14 @@ def taught_as(section, names):
 
 CLOSED = {
     "LDA and quadratic": FROZEN,
-    "shared covariance": {**FROZEN, "method": {"name": "frozen", "align": [{"preset": "lda", "covariance": {"kind": "shared"}}]}},
-    "diagonal": {**FROZEN, "method": {"name": "frozen", "align": [{"preset": "best", "covariance": {"kind": "diagonal"}}]}},
+    "shared covariance": frozen({"preset": "lda", "covariance": {"kind": "shared"}}),
+    "diagonal": frozen({"preset": "best", "covariance": {"kind": "diagonal"}}),
     "class means": {"method": {"name": "simplecil"}, "tuning": {"name": "none"}},
     "two class means": {"method": {"name": "aper"}, "tuning": {"name": "none"}},
     "covariances": {"method": {"name": "fecam"}, "tuning": {"name": "none"}},
     "sums": {"method": {"name": "ranpac", "projection": 64, "ridges": [1.0]}, "tuning": {"name": "none"}},
     "subspaces": {"method": {"name": "ease"}, "tuning": {"name": "none"}},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("section", CLOSED)

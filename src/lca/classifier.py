@@ -209,8 +209,8 @@ class ContinualClassifier:
             self.history.append(Lesson("merge", now(), {}, [a, b], name=name))
 
     def undo(self) -> Lesson:
-        """Take back the last change, to the last bit: a lesson, or what `forget`, `rename` and `merge_classes` did. Gives
-        what was taken back; the history is again what it was before."""
+        """Take back the last change, to the last bit: a lesson, or what `forget`, `rename` and `merge_classes` did.
+        Gives what was taken back; the history is again what it was before."""
         if not self.undoable:
             raise LcaError(
                 "nothing can be taken back: no earlier state is kept. There is none of a model that was never changed, "

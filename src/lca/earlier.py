@@ -1,9 +1,9 @@
 """Earlier states: what a model was before each of its last changes, so that these can be taken back.
 
-They are kept by reference. In memory a state names tensors, and in a folder files, most of which are those of the present
-state: what a change left alone is there once. How many are kept is up to the caller; what they need beyond the present
-state is bounded by `ROOM`, and the oldest go first. Each leads back by one change, so that one without the next newer one
-is worth nothing.
+They are kept by reference. In memory a state names tensors, and in a folder files, most of which are those of the
+present state: what a change left alone is there once. How many are kept is up to the caller; what they need beyond the
+present state is bounded by `ROOM`, and the oldest go first. Each leads back by one change, so that one without the next
+newer one is worth nothing.
 """
 
 import copy
@@ -100,7 +100,7 @@ def save_with(folder: Path, state: State, earlier: Sequence[Earlier], room: int)
     """Write a state and the earlier ones, oldest first, in one atomic step. Of these the newest that fit into the room;
     such as lie in another folder stay there."""
     names = write_parts(folder, state.parts)
-    there, kept = set(names.values()), []
+    there, kept = set(names.values()), list[dict[str, Any]]()
     for each in reversed(earlier):
         left = each.put(folder, there, room)
         if left is None:

@@ -246,8 +246,8 @@ def part_file(part: str, tensors: Part) -> tuple[str, bytes]:
 def commit(
     folder: Path, names: Mapping[str, str], meta: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Make the parts of these names and this JSON the state of a folder. `kept` are earlier states, oldest first, each a
-    mapping with `parts` and `meta`."""
+    """Make the parts of these names and this JSON the state of a folder. `kept` are earlier states, oldest first, each
+    a mapping with `parts` and `meta`."""
     manifest = {"format": STATE_FORMAT, "parts": dict(names), "meta": meta, **({"kept": list(kept)} if kept else {})}
     write_json(folder / "state.json", manifest)
     named = {name for parts in (names, *(each["parts"] for each in kept)) for name in parts.values()}

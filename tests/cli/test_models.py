@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from PIL import Image
 
 import tiny
 from lca import ContinualClassifier
-from lca.files import hold
+from lca.files import hold, read_manifest
 
 FAST = ("--set", "training={epochs: 1, batch_size: 8, lr: 0.05}", "--set", "tuning={name: lora, rank: 2}")
 FAST += ("--set", "method.align=[none, best]", "--set", "device=cpu", "--quiet")
@@ -382,7 +383,7 @@ def test_forget_several_and_purge(lca, model):
 
 
 def test_a_walk_and_back(lca, model, tmp_path):
-    """learn, rename, merge, forget, each told, each taken back to the same parts; the card and info say what happened."""
+    """learn, rename, merge, forget, each told, each taken back to the same parts; card and info say what happened."""
     digits(tmp_path / "more", {"5": 6})
     said = [
         (("learn", "model", "more", "--instant", "--quiet"), "learnt 1 new class from 5 images"),
@@ -418,8 +419,8 @@ def test_a_walk_and_back(lca, model, tmp_path):
 
 
 def _state():
-    manifest = json.loads(open("model/state.json").read())
-    return manifest["parts"], manifest["meta"]
+    parts, meta = read_manifest(Path("model"))
+    return {part: path.name for part, path in parts.items()}, meta
 
 
 def test_a_model_without_classes_asks_to_be_taught(lca, model):

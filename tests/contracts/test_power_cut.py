@@ -1,4 +1,5 @@
-"""A power cut while a model folder learns, forgets or takes back: afterwards it holds the model from before or the new one, whole.
+"""A power cut while a model folder learns, forgets or takes back: afterwards it holds the model from before or the new
+one, whole, and with what it was before.
 
 The verbs of the command line run in child processes that are killed without any chance to clean up.
 """

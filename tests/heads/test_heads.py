@@ -308,7 +308,7 @@ def test_a_row_of_two_points_between_them_and_is_as_long(name, label, other):
     for head in growing.tasks:
         if name == "linear":
             head.bias.data.normal_(generator=draws)
-    before = {key: tensor for key, tensor in growing.state()[0].items()}
+    before = dict(growing.state()[0])
     copied = {key: tensor.clone() for key, tensor in before.items()}
 
     def rows(what):

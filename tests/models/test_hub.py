@@ -85,8 +85,8 @@ def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, m
 
 
 def test_states_from_before_never_travel(hub, folder, tmp_path, model):
-    """Neither with a push, nor, from who pushes them otherwise, with a pull; and a pulled model takes the place of those
-    of the one it replaces."""
+    """Neither with a push, nor, from who pushes them otherwise, with a pull; a pulled model also takes the place of
+    those of the one it replaces."""
     earlier = {path.name for files, _ in read_kept(folder) for path in files.values()}
     earlier -= {path.name for path in read_manifest(folder)[0].values()}
     assert earlier

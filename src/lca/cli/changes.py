@@ -28,8 +28,8 @@ def forget_command(
     """Remove classes from a model: their head rows and statistics, and align the other classes again.
 
     The backbone is NOT unlearnt: what it picked up from the images of a class stays in its weights, mixed with
-    everything else. Where that matters, teach a new model without the class. `lca undo` brings the classes back, from an
-    earlier state that still holds their statistics; --purge removes all earlier states.
+    everything else. Where that matters, teach a new model without the class. `lca undo` brings the classes back, from
+    an earlier state that still holds their statistics; --purge removes all earlier states.
 
     Examples:
       lca forget my-model cat
@@ -105,8 +105,8 @@ def merge_classes_command(
 def undo_command(model: Model, weights: Weights = None, device: Device = None, quiet: Quiet = False) -> None:
     """Take back the last change of a model, exactly: a lesson, or what forget, rename and merge-classes did.
 
-    Given again, it takes back the change before. `lca info` says how many can be taken back: five, unless --keep of what
-    changed the model said otherwise, or their states need more than 1 GiB beside the model.
+    Given again, it takes back the change before. `lca info` says how many can be taken back: five, unless --keep of
+    what changed the model said otherwise, or their states need more than 1 GiB beside the model.
 
     Examples:
       lca undo my-model
@@ -118,12 +118,9 @@ def undo_command(model: Model, weights: Weights = None, device: Device = None, q
         learner.save(model)
     from lca.history import described
 
-    print(f"{model} is as it was before it {_did(described(taken), taken.kind)}; it knows {_classes(learner)}")
+    did = f"learnt ({described(taken)})" if taken.kind == "learn" else described(taken)
+    print(f"{model} is as it was before it {did}; it knows {_classes(learner)}")
     print(f"{count(learner.undoable, 'more change')} can be taken back")
-
-
-def _did(what: str, kind: str) -> str:
-    return f"learnt ({what})" if kind == "learn" else what
 
 
 def _classes(learner: "ContinualClassifier") -> str:

@@ -91,8 +91,8 @@ class Subspaces(Method):
         """What is known of a class is of features in its own subspace."""
         if self.homes[label] != self.homes[other]:
             raise LcaError(
-                f"method {self.options.name!r} learnt the two classes in lessons with a subspace each, so what it knows "
-                "of them cannot be combined; forget both and teach their images again as one class"
+                f"method {self.options.name!r} learnt the two classes in lessons with a subspace each, so what it "
+                "knows of them cannot be combined; forget both and teach their images again as one class"
             )
         super().merge_classes(label, other)
         self.homes = self.homes[:other] + self.homes[other + 1 :]
