@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lca.evaluation.intervals import wilson_interval
-from lca.history import Lesson, images_learnt
+from lca.history import Lesson, described, images_learnt
 from lca.text import markdown_table, markdown_text
 
 HISTORY = ("when", "step", "images", "held out", "accuracy", "effort", "unreadable", "seconds")
@@ -124,18 +124,16 @@ def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _history_row(lesson: Mapping[str, Any]) -> list[str]:
-    when, names = lesson["when"] or "", ", ".join(lesson["new"][:5]) + ", ..." * (len(lesson["new"]) > 5)
-    if lesson["kind"] == "forget":
-        return [when, f"forgot {names}", *[""] * (len(HISTORY) - 2)]
-    again = len(lesson["images"]) - len(lesson["new"])
-    steps = [f"{len(lesson['new'])} new: {names}"] * bool(lesson["new"]) + [f"{again} known"] * bool(again)
+    when, step = lesson["when"] or "", described(Lesson.read(lesson))
+    if lesson["kind"] != "learn":
+        return [when, step, *[""] * (len(HISTORY) - 2)]
     accuracy = "not measured"
     if lesson["held_out"]:
         low, high = wilson_interval(lesson["right"], lesson["held_out"])
         accuracy = f"{_percent(lesson['right'], lesson['held_out']):.1f} % ({low:.0f} to {high:.0f})"
     images, seconds = str(sum(lesson["images"].values())), "" if lesson["seconds"] is None else str(lesson["seconds"])
     held_out, left_out = str(lesson["held_out"]), str(lesson["left_out"])
-    return [when, "; ".join(steps), images, held_out, accuracy, _effort(lesson), left_out, seconds]
+    return [when, step, images, held_out, accuracy, _effort(lesson), left_out, seconds]
 
 
 def _effort(lesson: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ model.learn("photos/more-classes")                       # new classes, known on
 answer = model.predict(["cat.jpg"])[0]                   # answer.label, answer.probability, answer.unknown
 model.save("model")
 model = ContinualClassifier.load("model")
+model.undo()                                             # takes back the last change, exactly
 """
 
 import time
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
+from lca.data.class_names import expect_known, expect_new
 from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
 from lca.data.images import ImageSet, Pixels
@@ -31,12 +33,13 @@ from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
 from lca.data.views import Preprocessing, ViewOptions
 from lca.device import Compute, versions
-from lca.errors import LcaError, nearest
+from lca.earlier import KEEP, ROOM, Earlier, bounded, earlier_in, leading_back, save_with
+from lca.errors import LcaError
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
 from lca.evaluation.predictions import Prediction, predictions
 from lca.features import FeatureExtractor
-from lca.files import State, load_state, save_state, write_atomic
+from lca.files import State, load_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.lessons import Effort, Part, Worth, compared, parts_of
 from lca.methods import Step, methods
@@ -59,7 +62,8 @@ class ContinualClassifier:
     Without a recipe it is what `lca learn` makes: the recipe `best`, on the embedded backbone for photos.
     `view` says what of an image is seen: by default what is usual for photos, as changed by the recipe.
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
-    `bundle` says whether a saved model carries the backbone's weights.
+    `bundle` says whether a saved model carries the backbone's weights; such a one is there to be given away and keeps
+    no earlier states. `keep` is how many of these there are for `undo` otherwise, in memory and on disk.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ContinualClassifier:
         self.tasks = 0
         self.history: list[Lesson] = []
         self.temperatures: dict[str, float] = {}
+        self.keep, self._earlier = KEEP, list[Earlier]()
 
     def learn(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Effort = "auto") -> Lesson:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
@@ -117,7 +122,7 @@ class ContinualClassifier:
         began = time.perf_counter()
         task, report = self._as_task(data, held_out)
         first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
-        with self._all_or_nothing() as before:
+        with self._change() as before:
             lesson = self._taught(task, report, first, began)
         yield lesson
         if more and (better := self._improved(task, report, before)):
@@ -128,10 +133,11 @@ class ContinualClassifier:
         the lesson is in the history.
 
         Between two steps a caller may save, show how far it is, or stop. To resume, load the `state` from after a step
-        and pass over the steps that are done. Nothing is rolled back. A task of a stream belongs to a benchmark: its
-        lesson has no date, and nothing is held out and measured.
+        and pass over the steps that are done. Nothing is rolled back, nor can it be undone. A task of a stream belongs
+        to a benchmark: its lesson has no date, and nothing is held out and measured.
         """
         began = time.perf_counter()
+        self._earlier.clear()
         yield from self._steps(*self._as_task(data, held_out), effort, began)
 
     def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Iterator[Step]:
@@ -157,18 +163,70 @@ class ContinualClassifier:
                 lesson = self._measured(lesson, task.validation)
         self.history.append(lesson)
 
-    def forget(self, name: str) -> None:
-        """Remove a class: its head row and its statistics go, and the heads of the other classes are aligned again.
+    def forget(self, *names: str, purge: bool = False) -> None:
+        """Remove classes: their head rows and statistics go, and the heads of the other classes are aligned again.
 
-        The backbone is not unlearnt: what it picked up from the class's images stays in its weights.
+        `undo` brings them back, from an earlier state that still knows them; with `purge` no earlier state is left. The
+        backbone is not unlearnt: what it picked up from the images of a class stays in its weights.
         """
-        if name not in self.classes:
-            raise LcaError(f"there is no class {name!r} to forget; {nearest(name, self.classes)}")
-        with self._all_or_nothing():
-            with self.compute.determinism():
+        names = tuple(dict.fromkeys(names))
+        expect_known(names, self.classes, "forget")
+        if not names:
+            raise LcaError("name the classes to forget")
+        with self._change(), self.compute.determinism():
+            for name in sorted(names, key=self.classes.index, reverse=True):
                 self.method.forget(self.classes.index(name))
-            self.classes.remove(name)
-        self.history.append(Lesson("forget", now(), {}, [name]))
+                self.classes.remove(name)
+            self.method.refit()
+            self.history.append(Lesson("forget", now(), {}, list(names)))
+        if purge:
+            self._earlier.clear()
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a class by another name. No answer changes but for the name."""
+        expect_known([old], self.classes, "rename")
+        new = expect_new(new, self.classes)
+        with self._change():
+            self.classes[self.classes.index(old)] = new
+            self.history.append(Lesson("rename", now(), {}, [old], name=new))
+
+    def merge_classes(self, a: str, b: str, name: str | None = None) -> None:
+        """Make two classes one, in the place of `a` and by its name unless another is given.
+
+        Class statistics combine exactly, as if the images of both had been taught as one class, and heads are aligned
+        again. A method that keeps no statistics refuses.
+        """
+        expect_known([a, b], self.classes, "merge")
+        if a == b:
+            raise LcaError(f"{a!r} cannot be merged with itself; give two classes")
+        name = a if name is None else expect_new(name, [each for each in self.classes if each not in (a, b)])
+        with self._change(), self.compute.determinism():
+            label, other = self.classes.index(a), self.classes.index(b)
+            self.method.merge_classes(label, other)
+            self.method.refit()
+            self.classes[label] = name
+            del self.classes[other]
+            self.history.append(Lesson("merge", now(), {}, [a, b], name=name))
+
+    def undo(self) -> Lesson:
+        """Take back the last change, to the last bit: a lesson, or what `forget`, `rename` and `merge_classes` did.
+        Gives what was taken back; the history is again what it was before."""
+        if not self.undoable:
+            raise LcaError(
+                "nothing can be taken back: no earlier state is kept. There is none of a model that was never changed, "
+                "was taught step by step, carries its backbone (bundle), forgot a class with purge, or was changed and "
+                "saved with keep=0 (--keep 0)"
+            )
+        with self._all_or_nothing():
+            taken = self.history[-1]
+            self.load_state(self._earlier[-1].state())
+        self._earlier.pop()
+        return taken
+
+    @property
+    def undoable(self) -> int:
+        """How many changes can be taken back, one after the other."""
+        return len(leading_back(self._earlier, len(self.history), self.keep))
 
     def read(self, data: Labelled) -> LabelledImages:
         """Read labelled images ahead of `learn` or `evaluate`, for who wants to know what came of the reading."""
@@ -271,16 +329,20 @@ class ContinualClassifier:
         self.temperatures = dict(state.meta["temperatures"])
         self.method.load_state(State(state.parts, state.meta["method"]))
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, keep: int | None = None) -> None:
         """Write the model and its card to a folder. The model changes in one atomic step: an interrupted save leaves
-        the old one."""
+        the old one. The states from before the last changes are kept beside it for `undo`, at most `keep` of them, by
+        default as many as the classifier keeps."""
         folder, state = Path(folder), self.state()
         state.meta["versions"] = versions()
         sizes = state.bytes_by_part()
+        most = self.keep if keep is None else keep
+        if most < 0:
+            raise LcaError(f"keep must be 0 or more earlier states, got {most}")
         if self.bundle:
-            state.parts["backbone"] = self._weights
+            state.parts["backbone"], most = self._weights, 0
             state.meta["recipe"]["backbone"]["weights"] = None  # nobody needs to know where they lay
-        save_state(folder, state)
+        save_with(folder, state, leading_back(self._earlier, len(self.history), most), ROOM)
         write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode())
 
     @classmethod
@@ -293,7 +355,7 @@ class ContinualClassifier:
         progress: Progress | None = None,
     ) -> "ContinualClassifier":
         """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on."""
-        state = load_state(Path(folder))
+        earlier, state = earlier_in(Path(folder)), load_state(Path(folder))
         if device is not None:
             state.meta["recipe"]["device"] = device
         if weights is not None:
@@ -307,6 +369,7 @@ class ContinualClassifier:
         classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
         classifier.bundle = carried is not None
         classifier.load_state(state)
+        classifier.keep, classifier._earlier = max(KEEP, len(earlier)), earlier
         return classifier
 
     def _run(self, step: Step) -> dict[str, float]:
@@ -353,6 +416,14 @@ class ContinualClassifier:
         except BaseException:
             self.load_state(before)
             raise
+
+    @contextmanager
+    def _change(self) -> Iterator[State]:
+        """The same, and what does not fail can be taken back."""
+        with self._all_or_nothing() as before:
+            yield before
+        earlier = leading_back([*self._earlier, Earlier.of(before)], len(self.history), self.keep)
+        self._earlier = bounded(earlier, self.state(), ROOM)
 
     def _answers(self, images: ImageSet | Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
         if not self.classes:
@@ -406,7 +477,7 @@ class ContinualClassifier:
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(
                 f"CHECK: {name!r} is learnt as a new class beside the known {known!r}; if they are the same, "
-                f"forget {name!r}, rename it and teach it again"
+                "make them one afterwards (merge_classes, `lca merge-classes`)"
             )
         mask = share_mask(images, held_out, self.recipe.seed, SMALLEST)
         rows, kept_back = torch.nonzero(~mask)[:, 0], torch.nonzero(mask)[:, 0]

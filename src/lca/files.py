@@ -2,7 +2,8 @@
 
 A *state folder* holds one `state.json` and one safetensors file per part. The parts carry their content hash in
 their names and `state.json` names them, so replacing that one small file is the commit: a reader sees the old
-state or the new one, never a mixture, and a part that did not change is not written again.
+state or the new one, never a mixture, and a part that did not change is not written again. Earlier states may be kept
+in the same way (`earlier`): `state.json` names their parts, too, most of which are those of the present state.
 """
 
 import fcntl
@@ -14,11 +15,11 @@ import shutil
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
 
 import torch
 from safetensors.torch import load_file, save
@@ -73,6 +74,9 @@ class State:
 class Stored(ABC):
     """Something a model remembers: one part of its state."""
 
+    combines: ClassVar[bool] = False
+    """Whether it is statistics of classes, by which two classes become one as if they had been taught as one."""
+
     @abstractmethod
     def state(self) -> tuple[Part, Any]:
         """Tensors and JSON, which is None for what is tensors only."""
@@ -84,6 +88,11 @@ class Stored(ABC):
     def forget(self, label: int) -> None:
         """Remove a class; the labels above move down by one. What knows no classes stays as it is."""
         return
+
+    def merge(self, label: int, other: int) -> None:
+        """Make two classes one: what is known of `other` goes to `label`, and the labels above `other` move down by
+        one. What cannot be combined stays as it is for `label`."""
+        self.forget(other)
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int | None:
         """Tensor bytes after tasks of equal size and so many classes in all, with so many images each, of features of
@@ -113,7 +122,12 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Readable JSON, written atomically. NaN is refused: it is not JSON and hides a failure."""
-    write_atomic(path, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_atomic(path, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    """As `write_json` writes it."""
+    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
@@ -208,17 +222,37 @@ def load_tensors(path: Path) -> Part:
 
 def save_state(folder: Path, state: State) -> None:
     """Write a state into a folder (new or holding an earlier state); see the module's text for the protocol."""
+    commit(folder, write_parts(folder, state.parts), state.meta)
+
+
+def write_parts(folder: Path, parts: Mapping[str, Part]) -> dict[str, str]:
+    """Write what is not there yet into a folder that may be new; gives the names of the files by part."""
     folder.mkdir(parents=True, exist_ok=True)
     names: dict[str, str] = {}
-    for part, tensors in state.parts.items():
-        content = _serialise(tensors)
-        readable = re.sub(r"[/\\\0]", "--", part)
-        names[part] = f"{readable}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    for part, tensors in parts.items():
+        names[part], content = part_file(part, tensors)
         if not (folder / names[part]).exists():
             write_atomic(folder / names[part], content)
-    write_json(folder / "state.json", {"format": STATE_FORMAT, "parts": names, "meta": state.meta})
+    return names
+
+
+def part_file(part: str, tensors: Part) -> tuple[str, bytes]:
+    """Name and content of the file of a part."""
+    content = _serialise(tensors)
+    readable = re.sub(r"[/\\\0]", "--", part)
+    return f"{readable}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors", content
+
+
+def commit(
+    folder: Path, names: Mapping[str, str], meta: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Make the parts of these names and this JSON the state of a folder. `kept` are earlier states, oldest first, each
+    a mapping with `parts` and `meta`."""
+    manifest = {"format": STATE_FORMAT, "parts": dict(names), "meta": meta, **({"kept": list(kept)} if kept else {})}
+    write_json(folder / "state.json", manifest)
+    named = {name for parts in (names, *(each["parts"] for each in kept)) for name in parts.values()}
     for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else
-        if is_part(stale) and stale.name not in names.values():
+        if is_part(stale) and stale.name not in named:
             stale.unlink(missing_ok=True)
 
 
@@ -250,12 +284,35 @@ def has_state(folder: Path) -> bool:
 
 def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """The part files and the JSON of a state folder, without reading any tensor."""
-    file = folder / "state.json"
-    manifest = read_json(file)
+    return _checked_entry(folder, _manifest(folder))
+
+
+def read_kept(folder: Path) -> list[tuple[dict[str, Path], dict[str, Any]]]:
+    """The same of the earlier states that are kept in it, oldest first."""
+    kept = _manifest(folder).get("kept", [])
+    if not isinstance(kept, list):
+        raise LcaError(f"{folder / 'state.json'} was changed or damaged: `kept` must be a list")
+    return [_checked_entry(folder, each) for each in kept]
+
+
+def manifest_alone(folder: Path) -> bytes:
+    """The content of `state.json` without the states that are kept: what a model is given away with."""
+    manifest = _manifest(folder)
+    return json_bytes({key: value for key, value in manifest.items() if key != "kept"})
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_json(folder / "state.json")
     if not isinstance(manifest, dict) or manifest.get("format") != STATE_FORMAT:
         version = manifest.get("format") if isinstance(manifest, dict) else None
         raise LcaError(f"{folder} has format {version}, this version of lca reads format {STATE_FORMAT}")
-    parts, meta = manifest.get("parts"), manifest.get("meta")
+    return manifest
+
+
+def _checked_entry(folder: Path, entry: Any) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The part files and the JSON of one state that a manifest names."""
+    file = folder / "state.json"
+    parts, meta = (entry.get("parts"), entry.get("meta")) if isinstance(entry, dict) else (None, None)
     if not isinstance(parts, dict) or not isinstance(meta, dict):
         raise LcaError(f"{file} was changed or damaged: it must map `parts` and `meta`")
     for name in parts.values():
@@ -282,10 +339,15 @@ def load_state(folder: Path) -> State:
         before = _stamp(folder / "state.json")
         try:
             files, meta = read_manifest(folder)
-            return State({part: _read_part(path, folder) for part, path in files.items()}, meta)
+            return State(read_parts(files), meta)
         except LcaError:
             if _stamp(folder / "state.json") == before:
                 raise
+
+
+def read_parts(files: Mapping[str, Path]) -> dict[str, Part]:
+    """Parts from their files, each of which must have the content its name says."""
+    return {part: _read_part(path, path.parent) for part, path in files.items()}
 
 
 def _read_part(path: Path, folder: Path) -> Part:

@@ -1,4 +1,4 @@
-"""What a model learnt and forgot, step by step."""
+"""What a model learnt and forgot, and how its classes were renamed and made one, step by step."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,13 +32,14 @@ class Lesson:
     """One step of a model's history."""
 
     kind: str
-    """`learn` or `forget`."""
+    """`learn`, `forget`, `rename` or `merge`."""
     when: str | None
     """None for a task of a benchmark: its outcome must not depend on the clock."""
     images: dict[str, int]
-    """Images learnt from, by class; empty for `forget`."""
+    """Images learnt from, by class; empty for what is no `learn`."""
     new: list[str]
-    """Classes that were not known before; for `forget`, the class that went."""
+    """Classes that were not known before; for `forget`, those that went, for `rename` the one that had this name, and
+    for `merge` the two that became one."""
     held_out: int = 0
     """Images kept back to measure on."""
     right: int = 0
@@ -57,6 +58,8 @@ class Lesson:
     left_one_out_right: int = 0
     improvement: Improvement | None = None
     """A thorough lesson that was tried after the instant one."""
+    name: str | None = None
+    """What the class is called since it was renamed or merged."""
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> "Lesson":
@@ -81,10 +84,23 @@ def images_learnt(history: Iterable[Lesson]) -> dict[str, int]:
     for lesson in history:
         for name, count in lesson.images.items():
             images[name] = images.get(name, 0) + count
-        if lesson.kind == "forget":
-            for name in lesson.new:
-                images.pop(name, None)
+        gone = [images.pop(name, 0) for name in lesson.new] if lesson.kind != "learn" else []
+        if lesson.name is not None:
+            images[lesson.name] = sum(gone)
     return images
+
+
+def described(lesson: Lesson) -> str:
+    """What a step did, in a few words."""
+    names = ", ".join(lesson.new[:5]) + ", ..." * (len(lesson.new) > 5)
+    if lesson.kind == "forget":
+        return f"forgot {names}"
+    if lesson.kind == "rename":
+        return f"renamed {names} to {lesson.name}"
+    if lesson.kind == "merge":
+        return f"made {' and '.join(lesson.new)} one class, {lesson.name}"
+    again = len(lesson.images) - len(lesson.new)
+    return "; ".join([f"{len(lesson.new)} new: {names}"] * bool(lesson.new) + [f"{again} known"] * bool(again))
 
 
 def now() -> str:

@@ -26,7 +26,7 @@ def test_help_shows_every_verb_once_below_its_panel(lca, monkeypatch):
     assert list(VERBS) == ["Teach and use", "Ship", "Experiments", "Results", "Data and lists", "Paper"]
     for panel, verbs in VERBS.items():
         section = out.partition(f"\n{panel}:\n")[2].partition("\n\n")[0]
-        assert re.findall(r"^  (\w+)  ", section, re.MULTILINE) == list(verbs), panel
+        assert re.findall(r"^  ([\w-]+)  ", section, re.MULTILINE) == list(verbs), panel
         for name in verbs:
             assert COMMANDS[name].rich_help_panel == panel
             assert paragraphs(COMMANDS[name])[0] in " ".join(section.split()), "nothing is cut off"

@@ -1,10 +1,11 @@
-"""learn, predict, evaluate, info and forget, as a person or a script uses them."""
+"""learn, predict, evaluate, info and what changes a model without photos, as a person or a script uses them."""
 
 import csv
 import io
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from PIL import Image
 
 import tiny
 from lca import ContinualClassifier
-from lca.files import hold
+from lca.files import hold, read_manifest
 
 FAST = ("--set", "training={epochs: 1, batch_size: 8, lr: 0.05}", "--set", "tuning={name: lora, rank: 2}")
 FAST += ("--set", "method.align=[none, best]", "--set", "device=cpu", "--quiet")
@@ -160,6 +161,11 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
         (("evaluate", "model", "nowhere"), "there is no folder nowhere"),
         (("info", "images"), "images is no model"),
         (("forget", "model", "3"), "there is no class '3' to forget"),
+        (("forget", "model", "0", "3"), "there is no class '3' to forget"),
+        (("rename", "model", "0", "1"), "there is a class '1' already"),
+        (("rename", "model", "3", "x"), "there is no class '3' to rename"),
+        (("merge-classes", "model", "0", "3"), "there is no class '3' to merge"),
+        (("merge-classes", "model", "0", "1", "--as", "2"), "there is a class '2' already"),
         (("forget", "nowhere", "3"), "nowhere does not exist"),
     ],
 )
@@ -361,6 +367,60 @@ def test_forget(lca, model):
     assert "\n| 2 |" in (model / "README.md").read_text()
     help_text = " ".join(lca("forget", "--help")[1].split())
     assert "backbone is NOT unlearnt" in help_text
+
+
+def test_forget_several_and_purge(lca, model):
+    assert "model has forgotten 1, 0; it knows 1 class\n" in lca("forget", "model", "1", "0")[1]
+    assert ContinualClassifier.load("model").undoable == 3
+    assert lca("undo", "model")[0] == 0
+    code, out, _ = lca("forget", "model", "1", "0", "--purge")
+    assert code == 0
+    assert "undo" not in out
+    code, _, err = lca("undo", "model")
+    assert code == 2
+    assert "nothing can be taken back" in err
+    assert "can take back: 0, kept in 0 bytes more" in lca("info", "model")[1]
+
+
+def test_a_walk_and_back(lca, model, tmp_path):
+    """learn, rename, merge, forget, each told, each taken back to the same parts; card and info say what happened."""
+    digits(tmp_path / "more", {"5": 6})
+    said = [
+        (("learn", "model", "more", "--instant", "--quiet"), "learnt 1 new class from 5 images"),
+        (("rename", "model", "5", "five"), "model: 5 is now called five\n"),
+        (("merge-classes", "model", "1", "five"), "model: 1 and five are one class now, 1; it knows 3 classes"),
+        (("merge-classes", "model", "0", "1", "--as", "round"), "0 and 1 are one class now, round; it knows 2 classes"),
+        (("forget", "model", "round"), "an earlier state still holds what went: `lca undo model` brings it back"),
+    ]
+    states = [_state()]
+    for words, line in said:
+        code, out, err = lca(*words, "--keep", "7")
+        assert (code, line in out) == (0, True), out + err
+        states.append(_state())
+    card, info = (model / "README.md").read_text(), lca("info", "model")[1]
+    for line in ("renamed 5 to five", "made 1 and five one class, 1", "made 0 and 1 one class, round", "forgot round"):
+        assert line in card
+        assert line in info
+    facts = json.loads(lca("info", "model", "--json")[1])
+    assert facts["classes"] == {"2": 11}
+    size = sum(path.stat().st_size for path in model.glob("*.safetensors") if path.name not in _state()[0].values())
+    assert facts["earlier"] == {"states": 7, "bytes": size}
+    assert f"can take back: 7, kept in {size:,} bytes more" in info
+    undone = ["forgot round", "made 0 and 1 one class, round", "made 1 and five one class, 1", "renamed 5 to five"]
+    for left, line in zip((6, 5, 4, 3, 2), [*undone, "learnt (1 new: 5)"], strict=True):
+        states.pop()
+        code, out, _ = lca("undo", "model")
+        assert code == 0
+        assert f"model is as it was before it {line}; it knows" in out
+        assert f"{left} more changes can be taken back" in out
+        assert _state() == states[-1]
+    assert lca("rename", "model", "0", "zero", "--keep", "1")[0] == 0
+    assert ContinualClassifier.load("model").undoable == 1
+
+
+def _state():
+    parts, meta = read_manifest(Path("model"))
+    return {part: path.name for part, path in parts.items()}, meta
 
 
 def test_a_model_without_classes_asks_to_be_taught(lca, model):

@@ -1,4 +1,5 @@
-"""A power cut while a model folder learns or forgets: afterwards it holds the model from before or the new one, whole.
+"""A power cut while a model folder learns, forgets or takes back: afterwards it holds the model from before or the new
+one, whole, and with what it was before.
 
 The verbs of the command line run in child processes that are killed without any chance to clean up.
 """
@@ -15,9 +16,10 @@ from PIL import Image
 
 import tiny
 from lca.classifier import ContinualClassifier
-from lca.cli.models import forget_command, learn_command
+from lca.cli.changes import forget_command, undo_command
+from lca.cli.models import learn_command
 from lca.errors import LcaError
-from lca.files import has_state, read_json
+from lca.files import has_state, read_json, read_kept
 from lca.lessons import compared
 from tiny import Kill
 
@@ -43,8 +45,10 @@ def child(verb, model, data, kill):
     if kill is not None:
         tiny.arm(kill, model.parent)
     with tiny.tiny_backbone(), mock.patch("lca.classifier.compared", training_is_kept):
-        if verb == "forget":
-            forget_command(model, "7", quiet=True)
+        if verb in {"forget", "purge"}:
+            forget_command(model, ["7"], purge=verb == "purge", quiet=True)
+        elif verb == "undo":
+            undo_command(model, quiet=True)
         else:
             new = not has_state(model)
             learn_command(
@@ -77,7 +81,7 @@ def write_images(folder, counts, skip):
 
 
 def answers(model):
-    """Classes, logits of every branch, percentiles and temperatures of a model folder."""
+    """Classes, logits of every branch, percentiles and temperatures of a model folder, and what it was before."""
     with tiny.tiny_backbone():
         loaded = ContinualClassifier.load(model)
     features = loaded.features(tiny.images(dict.fromkeys("0123456789", 2), skip=40))
@@ -85,7 +89,10 @@ def answers(model):
     logits = {branch: loaded.logits(features, branch).tolist() for branch in branches}
     far = {branch: loaded.method.percentiles(features, branch) for branch in branches}
     far = {branch: each.tolist() for branch, each in far.items() if each is not None}
-    return loaded.classes, logits, far, loaded.temperatures, [(each.kind, each.new) for each in loaded.history]
+    earlier = [each.state() for each in loaded._earlier]  # whole: every part is checked
+    before = [(each.meta["classes"], len(each.parts)) for each in earlier]
+    history = [(each.kind, each.new) for each in loaded.history]
+    return loaded.classes, logits, far, loaded.temperatures, history, before
 
 
 class Setup:
@@ -99,12 +106,17 @@ class Setup:
         assert start("new", self.model, self.earlier) == 0
         before = answers(self.model)
         self.states = {"new": {"after": before}}
-        for verb in ("instant", "learn", "improve", "forget"):
+        self.bases = {}
+        for verb in ("instant", "learn", "improve", "forget", "purge", "undo"):
             folder = root / verb / "model"
-            shutil.copytree(self.model, folder)
+            self.bases[verb] = root / "learn" / "model" if verb == "undo" else self.model
+            shutil.copytree(self.bases[verb], folder)
+            earlier = self.states["learn"]["after"] if verb == "undo" else before
             assert start(verb, folder, self.later) == 0
-            self.states[verb] = {"before": before, "after": answers(folder)}
-            assert self.states[verb]["after"][:2] != before[:2]
+            self.states[verb] = {"before": earlier, "after": answers(folder)}
+            assert self.states[verb]["after"][:2] != earlier[:2]
+            assert len(self.states[verb]["after"][-1]) == {"purge": 0, "undo": 1}.get(verb, 2), "what can be taken back"
+        assert self.states["undo"]["after"] == before, "to the last bit"
         self.states["improve"]["instant"] = self.states["instant"]["after"]
         assert self.states["improve"]["after"] != self.states["instant"]["after"]
 
@@ -112,7 +124,7 @@ class Setup:
         """Cut the power; whether it was cut, and which state the folder is in."""
         data = self.earlier if verb == "new" else self.later
         if verb != "new":
-            shutil.copytree(self.model, folder)
+            shutil.copytree(self.bases[verb], folder)
         code = start(verb, folder, data, kill)
         assert code in {0, KILLED}, kill
         if verb == "new" and not has_state(folder):
@@ -135,8 +147,9 @@ class Setup:
         else:
             assert start("learn", folder, self.later) == 0, "it learns on"
         parts = read_json(folder / "state.json")["parts"].values()
+        kept = {path.name for files, _ in read_kept(folder) for path in files.values()}
         names = {path.name for path in folder.iterdir()}
-        assert names == {"state.json", "README.md", ".lock", *parts}, "what was half written is gone"
+        assert names == {"state.json", "README.md", ".lock", *parts, *kept}, "what was half written is gone"
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +167,7 @@ POINTS = {
     "with half of the last part": ("learn", Kill("files", 10, ".safetensors"), "before"),
     "before the commit": ("learn", Kill("files", 1, ".state.json"), "before"),
     "with half of the commit": ("learn", Kill("files", 2, ".state.json"), "before"),
-    "after the commit, with old parts": ("learn", Kill("files", 1, "/vector-"), "after"),
+    "after the commit, with old parts": ("improve", Kill("files", 1, "/gaussians"), "after"),
     "after the commit, before the card": ("learn", Kill("files", 1, "README.md"), "after"),
     "with half of the card": ("learn", Kill("files", 2, "README.md"), "after"),
     "before an instant lesson is there": ("improve", Kill("files", 2, ".state.json"), "before"),
@@ -165,6 +178,11 @@ POINTS = {
     "while it forgets": ("forget", Kill("files", 2, ".safetensors"), "before"),
     "with half of a forgetting commit": ("forget", Kill("files", 2, ".state.json"), "before"),
     "after it forgot": ("forget", Kill("files", 1, "README.md"), "after"),
+    "with half of a purging commit": ("purge", Kill("files", 2, ".state.json"), "before"),
+    "after it forgot, with earlier states": ("purge", Kill("files", 2, "/gaussians"), "after"),
+    "with half of the commit that takes back": ("undo", Kill("files", 2, ".state.json"), "before"),
+    "after it took back, with parts of what is gone": ("undo", Kill("files", 1, "/vector-"), "after"),
+    "after it took back, before the card": ("undo", Kill("files", 1, "README.md"), "after"),
     "while a new folder is made": ("new", Kill("files", 1, "model"), "before"),
     "while a new folder is locked": ("new", Kill("files", 1, ".lock"), "before"),
     "while a new model learns": ("new", Kill("steps", 2), "before"),
@@ -182,7 +200,7 @@ def test_the_power_is_cut(tmp_path, setup, point):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "steps", "batches"])
-@pytest.mark.parametrize("verb", ["learn", "improve", "forget", "new"])
+@pytest.mark.parametrize("verb", ["learn", "improve", "forget", "purge", "undo", "new"])
 def test_the_power_is_cut_at_every_moment(tmp_path, setup, verb, kind):
     """Before every change on disk, after every optimiser step and after every batch of features."""
     found = []

@@ -3,7 +3,15 @@ import torch
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.heads.growing import CosineOptions, GrowingHeads, LinearHead, LinearOptions, heads, linear_heads
+from lca.heads.growing import (
+    CosineOptions,
+    GrowingHeads,
+    LinearHead,
+    LinearOptions,
+    choose_head,
+    heads,
+    linear_heads,
+)
 
 KINDS = ["linear", "mlp", "cosine", "prototype"]
 FEATURES = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
@@ -287,3 +295,37 @@ def test_how_rows_start():
         bias = LinearHead(width, 200, LinearOptions(bias=True, init="uniform"), random()).bias.detach()
         assert float(bias.std()) == pytest.approx(bound / 3**0.5, rel=0.2)
         assert not LinearHead(width, 200, LinearOptions(bias=True), random()).bias.any()
+
+
+@pytest.mark.parametrize(("label", "other"), [(0, 1), (1, 3), (3, 0)])
+@pytest.mark.parametrize("name", ["linear", "cosine", "mlp"])
+def test_a_row_of_two_points_between_them_and_is_as_long(name, label, other):
+    """Heads of 2 and 3 classes; of an mlp's the rows of two heads cannot be compared."""
+    options = choose_head({"name": name, "bias": True} if name == "linear" else name)
+    growing, draws = GrowingHeads(4, options), torch.Generator().manual_seed(0)
+    for classes in (2, 3):
+        growing.append(growing.new_head(classes, draws))
+    for head in growing.tasks:
+        if name == "linear":
+            head.bias.data.normal_(generator=draws)
+    before = dict(growing.state()[0])
+    copied = {key: tensor.clone() for key, tensor in before.items()}
+
+    def rows(what):
+        last = [head.output if name == "mlp" else head for head in growing.tasks]
+        return torch.cat([getattr(head, what).data for head in last])
+
+    weight, bias = rows("weight"), rows("bias") if name == "linear" else None
+    growing.merge(label, other)
+    assert sum(growing.sizes) == 4
+    place = label - (label > other)
+    found = rows("weight")
+    apart = name == "mlp" and (label < 2) != (other < 2)
+    direction = weight[label] if apart else weight[label] + weight[other]
+    length = weight[label].norm() if apart else (weight[label].norm() + weight[other].norm()) / 2
+    torch.testing.assert_close(found[place], direction / direction.norm() * length)
+    others = [row for row in range(5) if row not in (label, other)]
+    assert torch.equal(found[[row for row in range(4) if row != place]], weight[others])
+    if bias is not None:
+        torch.testing.assert_close(rows("bias")[place], (bias[label] + bias[other]) / 2)
+    assert all(torch.equal(before[key], copied[key]) for key in copied), "what may be kept somewhere stays"

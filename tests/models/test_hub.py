@@ -1,6 +1,7 @@
 """Push and pull through the real client, against a small hub that keeps its repositories in a folder."""
 
 import json
+import shutil
 import socket
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import tiny
 from hubs import Hub
 from lca import ContinualClassifier, LcaError
-from lca.files import read_manifest
+from lca.files import read_json, read_kept, read_manifest
 from lca.models.hub import pull, push
 from lca.progress import Progress
 
@@ -42,7 +43,8 @@ def test_what_is_pushed_is_pulled(hub, folder, tmp_path, model):
     assert url.startswith(f"{hub}/anna/digits/commit/")
     (tmp_path / "theirs").mkdir()  # an empty folder is as good as none
     pull("anna/digits", tmp_path / "theirs", endpoint=hub)
-    assert content(tmp_path / "theirs") == content(folder)
+    model.save(folder, keep=0)
+    assert content(tmp_path / "theirs") == content(folder), "all but the states from before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine", "theirs"]
     with tiny.tiny_backbone():
         loaded = ContinualClassifier.load(tmp_path / "theirs")
@@ -51,7 +53,8 @@ def test_what_is_pushed_is_pulled(hub, folder, tmp_path, model):
 
 
 def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, model):
-    own = set(content(folder))
+    own = {path.name for path in read_manifest(folder)[0].values()} | {"state.json", "README.md"}
+    assert own < set(content(folder)), "there is a state from before"
     (folder / ".lock").touch()
     (folder / "notes.txt").write_text("mine")
     (folder / f"old-{'0' * 16}.safetensors").write_text("stale")
@@ -79,6 +82,26 @@ def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, m
     assert read_manifest(tmp_path / "old")[1]["classes"] == ["0", "1", "2", "3"]
     files = {path.name for path in read_manifest(tmp_path / "old")[0].values()}
     assert set(content(tmp_path / "old")) == {*files, "state.json", "README.md", "notes.txt", ".lock"}
+
+
+def test_states_from_before_never_travel(hub, folder, tmp_path, model):
+    """Neither with a push, nor, from who pushes them otherwise, with a pull; a pulled model also takes the place of
+    those of the one it replaces."""
+    earlier = {path.name for files, _ in read_kept(folder) for path in files.values()}
+    earlier -= {path.name for path in read_manifest(folder)[0].values()}
+    assert earlier
+    push(folder, "anna/digits", endpoint=hub)
+    there = head(tmp_path)
+    assert not earlier & set(content(there))
+    assert "kept" not in read_json(there / "state.json")
+    shutil.copy(folder / "state.json", there / "state.json")
+    pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    pull("anna/digits", folder, overwrite=True, endpoint=hub)
+    for place in (tmp_path / "theirs", folder):
+        assert read_kept(place) == []
+        assert not earlier & set(content(place))
+        with tiny.tiny_backbone():
+            assert ContinualClassifier.load(place).undoable == 0
 
 
 def test_a_damaged_download_leaves_nothing(hub, folder, tmp_path):

@@ -304,3 +304,34 @@ def test_a_limit_of_100_calls_nothing_unknown():
     known = KnownDistances()
     known.observe(0, torch.tensor([1.0, 1.1, 1.2]))
     assert float(known.percentiles(torch.tensor([1e30]))) < 100
+
+
+def test_two_classes_made_one_keep_the_distances_of_both():
+    """Few images: all of their values; many: quantiles, each with its share of the images."""
+    random = torch.Generator().manual_seed(0)
+    one, two, third = (torch.rand(count, generator=random) + shift for count, shift in ((5, 1), (6, 3), (4, 9)))
+    distances = KnownDistances()
+    for label, values in enumerate((one, third, two)):
+        distances.observe(label, values)
+    distances.rescale(torch.tensor([2.0, 7.0, 4.0]))
+    distances.merge(2, 0)
+    assert (distances._counts, list(distances._values)) == ({0: 4, 1: 11}, [0, 1])
+    assert distances._values[1].tolist() == torch.cat([one, two]).sort().values.tolist()
+    assert distances._typical[1] == pytest.approx((5 * 2 + 6 * 4) / 11)
+    distances.rescale(torch.tensor([7.0, 68 / 11]))
+    torch.testing.assert_close(distances._values[1], 2 * torch.cat([one, two]).sort().values)
+    many = KnownDistances()
+    many.observe(0, torch.linspace(0, 1, 900))
+    many.observe(1, torch.linspace(0, 1, 300) + 1)
+    many.merge(0, 1)
+    assert many._counts == {0: 1200}
+    assert float((many._values[0] < 1).double() @ many._weights(0)) == pytest.approx(900, abs=30)
+
+
+def test_a_class_without_a_distance_adds_none():
+    distances = KnownDistances()
+    distances.observe(0, torch.tensor([1.0, 2.0]))
+    distances.rescale(torch.tensor([1.5, float("nan")]))
+    distances.merge(0, 1)
+    assert distances._values[0].tolist() == [1, 2]
+    assert distances._typical == {0: 1.5}

@@ -639,3 +639,38 @@ def test_every_change_is_seen_in_the_pooled_covariance(kind):
         assert not torch.allclose(after.scatter, before.scatter, rtol=1e-3)
     moved = memory_of(*classes, kind=kind)
     assert torch.equal(moved.to(torch.device("cpu")).pooled().scatter, moved.pooled().scatter)
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "shared"}, {"kind": "diagonal"}, {"unbiased": False}])
+def test_two_classes_made_one_are_as_if_observed_as_one(options):
+    """Batches of one class are combined exactly, and so are two classes; what is pooled counts one mean less."""
+    random = torch.Generator().manual_seed(3)
+    batches = [torch.randn(count, 6, generator=random) + shift for count, shift in ((5, 0), (7, 2), (4, -1))]
+    merged, union = (GaussianMemory(CovarianceOptions(**options)) for _ in range(2))
+    for label, batch in enumerate(batches):
+        merged.observe(label, batch)
+        union.observe(min(label, 1), batch)
+    merged.merge(1, 2)
+    assert merged.counts().tolist() == union.counts().tolist() == [5, 11]
+    torch.testing.assert_close(merged.means(), union.means(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(merged.pooled().scatter, union.pooled().scatter, rtol=1e-5, atol=1e-5)
+    assert merged.pooled().freedom == union.pooled().freedom
+    torch.testing.assert_close(merged.mahalanobis(batches[0]), union.mahalanobis(batches[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_two_classes_made_one_leave_the_unexplained_covariance_as_it_was():
+    memory = GaussianMemory(CovarianceOptions())
+    for label in range(3):
+        memory.observe(label, torch.randn(4, 5, generator=torch.Generator().manual_seed(label)))
+    memory.residual = torch.eye(5)
+    memory.merge(0, 1)
+    covariance = memory.residual.T @ memory.residual / memory.pooled().freedom
+    torch.testing.assert_close(covariance, torch.eye(5) / 9)  # 3 classes of 4: freedom 9, now 10
+
+
+def test_a_truncated_factor_stays_truncated_when_classes_become_one():
+    memory = GaussianMemory(CovarianceOptions(rank=2))
+    for label in range(2):
+        memory.observe(label, torch.randn(6, 5, generator=torch.Generator().manual_seed(label)))
+    memory.merge(0, 1)
+    assert memory.classes[0].factor.shape == (2, 5)

@@ -42,3 +42,19 @@ def test_forgetting_and_state():
     loaded.load({})
     loaded.observe(LABELS, FEATURES)
     torch.testing.assert_close(loaded.means, expected())
+
+
+def test_two_classes_made_one_have_the_mean_of_all_images():
+    features, labels = (
+        torch.randn(9, 4, generator=torch.Generator().manual_seed(1)),
+        torch.tensor([0, 0, 1, 2, 2, 2, 2, 1, 1]),
+    )
+    means, union = ClassMeans(), ClassMeans()
+    means.observe(labels, features)
+    before = means.means
+    copied = before.clone()
+    union.observe(labels % 2, features)  # 2 is 0
+    means.merge(0, 2)
+    torch.testing.assert_close(means.means, union.means)
+    assert torch.equal(means.counts, union.counts)
+    assert torch.equal(before, copied), "what may be kept somewhere stays"

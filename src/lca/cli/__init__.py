@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import lca
-from lca.cli import datasets, lists, models, paper, report, results, robustness, runs, ship
+from lca.cli import changes, datasets, lists, models, paper, report, results, robustness, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph, with_examples
 from lca.errors import LcaError
 
@@ -22,7 +22,10 @@ VERBS: dict[str, dict[str, Any]] = {
         "predict": models.predict_command,
         "evaluate": models.evaluate_command,
         "info": models.info_command,
-        "forget": models.forget_command,
+        "undo": changes.undo_command,
+        "rename": changes.rename_command,
+        "merge-classes": changes.merge_classes_command,
+        "forget": changes.forget_command,
     },
     "Ship": {"export": ship.export_command, "push": ship.push_command, "pull": ship.pull_command},
     "Experiments": {

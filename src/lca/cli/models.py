@@ -1,4 +1,4 @@
-"""Verbs for a model of one's own: learn, predict, evaluate, info, forget."""
+"""Verbs for a model of one's own: learn, predict, evaluate, info."""
 
 import json
 import sys
@@ -33,6 +33,9 @@ UnknownAt = Annotated[
     ),
 ]
 Branch = Annotated[str | None, typer.Option(help="Which of the model's classifiers answers; the last by default.")]
+Keep = Annotated[
+    int, typer.Option(metavar="N", min=0, help="How many changes `lca undo` can take back; the states before are kept.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CHUNK = 64
@@ -65,9 +68,12 @@ def learn_command(
     bundle: Annotated[
         bool | None,
         typer.Option(
-            "--bundle/--no-bundle", help="Keep the backbone's weights in the model folder.", show_default=False
+            "--bundle/--no-bundle",
+            help="Keep the backbone's weights in the model folder, to give it away; it then keeps no earlier states.",
+            show_default=False,
         ),
     ] = None,
+    keep: Keep = 5,
     device: Device = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -75,7 +81,8 @@ def learn_command(
     """Teach a model the classes of a folder.
 
     Classes may be new, known, or both: what is known already is learnt better. Images are not kept. Broken files are
-    left out and named. If it is interrupted, even by a power cut, the model stays as it was before.
+    left out and named. If it is interrupted, even by a power cut, the model stays as it was before; a lesson that was a
+    mistake is taken back with `lca undo`.
 
     First comes an instant lesson, in seconds: nothing is trained, and the model is saved and can be used. With more
     than ten photos a class it then trains on the same photos, which takes minutes. What comes of that is kept if
@@ -89,7 +96,7 @@ def learn_command(
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
     effort = _effort(instant, improve, thorough)
-    with _changing(model) as known:
+    with changing(model) as known:
         progress = choose_progress(quiet)
         if not folder.is_dir():
             raise LcaError(f"there is no folder {folder}; expected one with a folder of images per class")
@@ -110,6 +117,7 @@ def learn_command(
                 _print_backbone(learner.backbone.name)
         if bundle is not None:
             learner.bundle = bundle
+        learner.keep = keep
         read = learner.read(folder)
         lesson = _teach(learner, read, held_out, effort, model, silent=as_json)
     if as_json:
@@ -270,15 +278,17 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
       lca info my-model --json
     """
     from lca.card import HISTORY, facts_of, history_rows
+    from lca.earlier import bytes_kept, earlier_in
     from lca.files import read_manifest, tensor_bytes
 
     check_model(model)
     files, meta = read_manifest(model)
+    earlier = {"states": len(earlier_in(model)), "bytes": bytes_kept(model, {path.name for path in files.values()})}
     carried = files.pop("backbone", None)
     sizes = {part: size for part, path in files.items() if (size := tensor_bytes(path))}
     facts = facts_of(meta, sizes, carried is not None)
     if as_json:
-        _print_json(facts)
+        _print_json({**facts, "earlier": earlier})
         return
     backbone = facts["backbone"]
     print(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}")
@@ -292,34 +302,11 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
     _print_columns([part, f"{size:>12,}"] for part, size in sizes.items())
-
-
-def forget_command(
-    model: Model,
-    name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
-    weights: Weights = None,
-    device: Device = None,
-    quiet: Quiet = False,
-) -> None:
-    """Remove a class from a model: its head row and its statistics, and align the other classes again.
-
-    The backbone is NOT unlearnt: what it picked up from the class's images stays in its weights, mixed with everything
-    else. Where that matters, teach a new model without the class.
-
-    Examples:
-      lca forget my-model cat
-      lca forget my-model 'garden spider'
-    """
-    check_model(model)
-    with _changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
-        learner.forget(name)
-        learner.save(model)
-    print(f"{model} has forgotten {name}; it knows {_count(len(learner.classes), 'class', 'classes')}")
+    print(f"changes that `lca undo` can take back: {earlier['states']}, kept in {earlier['bytes']:,} bytes more")
 
 
 @contextmanager
-def _changing(model: Path) -> Iterator[bool]:
+def changing(model: Path) -> Iterator[bool]:
     """Hold a model folder while it is changed; tells whether there is a model in it. What fails leaves no trace."""
     from lca.files import has_state, hold, is_part
 
@@ -377,9 +364,9 @@ def _print_backbone(name: str) -> None:
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
     images, again = sum(lesson.images.values()), len(lesson.images) - len(lesson.new)
     known = f" and {again} known" if again else ""
-    left_out = f", {_count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
+    left_out = f", {count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
     print(
-        f"learnt {_count(len(lesson.new), 'new class', 'new classes')}{known} from {_count(images, 'image')} "
+        f"learnt {count(len(lesson.new), 'new class', 'new classes')}{known} from {count(images, 'image')} "
         f"({lesson.held_out} more held out{left_out}){', nothing trained' * (lesson.effort == 'instant')}"
     )
     if lesson.accuracy is None:
@@ -419,7 +406,7 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _count(number: int, singular: str, plural: str = "") -> str:
+def count(number: int, singular: str, plural: str = "") -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 

@@ -88,12 +88,20 @@ class BranchSet:
 
     def forget(self, label: int) -> None:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
-        self._derived.clear()
         for thing in self._stored().values():
             thing.forget(label)
-        for name, distances in self.distances.items():
-            if self.memories[name].classes:
-                distances.rescale(self.memories[name].typical_distances())
+        self._statistics_changed()
+
+    def merge(self, label: int, other: int) -> None:
+        """Make two classes one in all branches' heads and statistics; aligning again is up to the caller."""
+        for thing in self._stored().values():
+            thing.merge(label, other)
+        self._statistics_changed()
+
+    @property
+    def combines(self) -> bool:
+        """Whether there are statistics by which two classes become one."""
+        return any(memory.combines for memory in self.memories.values())
 
     def align(
         self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress
@@ -182,6 +190,13 @@ class BranchSet:
         self._derived.clear()
         for part, thing in self._stored().items():
             state.restore({part: thing}, device if isinstance(thing, GrowingHeads) else torch.device("cpu"))
+
+    def _statistics_changed(self) -> None:
+        """After classes went: bring what follows from the statistics up to date."""
+        self._derived.clear()
+        for name, distances in self.distances.items():
+            if self.memories[name].classes:
+                distances.rescale(self.memories[name].typical_distances())
 
     def _stored(self) -> dict[str, Stored]:
         """What the branches remember, by the names of its parts."""

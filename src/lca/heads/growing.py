@@ -39,6 +39,20 @@ class TaskHead(nn.Module):
         """The logits (n, classes) that the loss sees while the head is trained with the backbone."""
         return logits
 
+    def combine_rows(self, place: int, other: "TaskHead", there: int) -> None:
+        """Give a class the mean of its row and another one's, as long as these are on average, so that it competes with
+        the other rows as equally as they did."""
+        theirs = dict(other.named_parameters())
+        for name, parameter in self.named_parameters():
+            if name in ("weight", "bias"):
+                pair = torch.stack([parameter.data[place], theirs[name].data[there]])
+                mean = pair.mean(0)
+                if name == "weight":
+                    mean = functional.normalize(mean, dim=0) * pair.norm(dim=1).mean()
+                rows = parameter.data.clone()  # the rows before may be kept somewhere
+                rows[place] = mean
+                parameter.data = rows
+
     def keep_classes(self, chosen: Tensor) -> None:
         """Keep only the chosen classes' rows."""
         self.classes = len(chosen)
@@ -116,6 +130,11 @@ class MlpHead(TaskHead):
         with torch.no_grad():
             centre = None if centre is None else self._activations(centre)
             self.output.set_from_means(self._activations(means), norm, centre)
+
+    def combine_rows(self, place: int, other: TaskHead, there: int) -> None:
+        """A row says nothing about another hidden layer than its own: between two heads the class keeps its row."""
+        if other is self:
+            self.output.combine_rows(place, self.output, there)
 
     def keep_classes(self, chosen: Tensor) -> None:
         super().keep_classes(chosen)
@@ -212,16 +231,19 @@ class GrowingHeads(nn.Module, Stored):
             self.tasks.append(head)
 
     def forget(self, label: int) -> None:
-        for number, head in enumerate(self._heads()):
-            if label < head.classes:
-                kept = [place for place in range(head.classes) if place != label]
-                if kept:
-                    head.keep_classes(torch.tensor(kept, device=next(head.parameters()).device))
-                else:
-                    del self.tasks[number]
-                return
-            label -= head.classes
-        raise IndexError("there is no such label")
+        number, gone = self._place(label)
+        head = self._heads()[number]
+        kept = [place for place in range(head.classes) if place != gone]
+        if kept:
+            head.keep_classes(torch.tensor(kept, device=next(head.parameters()).device))
+        else:
+            del self.tasks[number]
+
+    def merge(self, label: int, other: int) -> None:
+        (number, place), (others, there) = self._place(label), self._place(other)
+        heads = self._heads()
+        heads[number].combine_rows(place, heads[others], there)
+        self.forget(other)
 
     def forward(self, features: Tensor) -> Tensor:
         if not len(self.tasks):
@@ -299,6 +321,14 @@ class GrowingHeads(nn.Module, Stored):
                     )
                 parameter.data = stored.clone()
             self.append(head)
+
+    def _place(self, label: int) -> tuple[int, int]:
+        """The number of the head of a label, and its row there."""
+        for number, size in enumerate(self.sizes):
+            if label < size:
+                return number, label
+            label -= size
+        raise IndexError("there is no such label")
 
     def _heads(self) -> list[TaskHead]:
         return [head for head in self.tasks if isinstance(head, TaskHead)]

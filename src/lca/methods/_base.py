@@ -240,6 +240,26 @@ class Method(ABC):
         for each in stored:
             each.forget(label)
 
+    @property
+    def combines(self) -> bool:
+        """Whether it keeps statistics of classes, by which two of them become one as if taught as one."""
+        return any(each.combines for each in self._stored().values())
+
+    def merge_classes(self, label: int, other: int) -> None:
+        """Make two classes one in heads and statistics: what is known of `other` goes to `label`, and the labels above
+        `other` move down by one."""
+        if not self.combines:
+            raise LcaError(
+                f"method {self.options.name!r} keeps no class statistics here, so two classes cannot be made one; "
+                "forget both and teach their images again as one class"
+            )
+        for each in self._stored().values():
+            each.merge(label, other)
+
+    def refit(self) -> None:
+        """Fit again what answers, after classes were forgotten or made one."""
+        return
+
     def storage(self, branch: str | None = None) -> dict[str, int]:
         """Bytes by part, as they lie on disk: of everything, or of what one branch needs."""
         return self.state().bytes_by_part()

@@ -123,9 +123,19 @@ class Branched(Method):
         return self.branch_set.statistics(branch)
 
     def forget(self, label: int) -> None:
-        """What was tuned stays as it is; the heads of the classes that are left are aligned again."""
         super().forget(label)
         self.branch_set.forget(label)
+
+    @property
+    def combines(self) -> bool:
+        return super().combines or self.branch_set.combines
+
+    def merge_classes(self, label: int, other: int) -> None:
+        super().merge_classes(label, other)
+        self.branch_set.merge(label, other)
+
+    def refit(self) -> None:
+        """What was tuned stays as it is; the heads of the classes that are left are aligned again."""
         if sum(self.heads.sizes) > 1:
             for name in self.branch_set.heads:
                 self._align(name, self.tasks)

@@ -126,6 +126,16 @@ class Observing(Branched):
         if self.partner is not None:
             self.partner.forget(label)
 
+    def merge_classes(self, label: int, other: int) -> None:
+        super().merge_classes(label, other)
+        if self.partner is not None:
+            self.partner.merge_classes(label, other)
+
+    def refit(self) -> None:
+        super().refit()
+        if self.partner is not None:
+            self.partner.refit()
+
     def storage(self, branch: str | None = None) -> dict[str, int]:
         sizes = super().storage(branch)
         if self.partner is None or branch is None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lca.data.streams import Task
+from lca.errors import LcaError
 from lca.files import Part, State
 from lca.heads.growing import GrowingHeads
 from lca.methods._base import PRETRAINED, Method, MethodOptions, Setting, Step
@@ -85,6 +86,16 @@ class Subspaces(Method):
     def forget(self, label: int) -> None:
         self.homes = self.homes[:label] + self.homes[label + 1 :]
         super().forget(label)
+
+    def merge_classes(self, label: int, other: int) -> None:
+        """What is known of a class is of features in its own subspace."""
+        if self.homes[label] != self.homes[other]:
+            raise LcaError(
+                f"method {self.options.name!r} learnt the two classes in lessons with a subspace each, so what it "
+                "knows of them cannot be combined; forget both and teach their images again as one class"
+            )
+        super().merge_classes(label, other)
+        self.homes = self.homes[:other] + self.homes[other + 1 :]
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:
         others = super().expected_bytes(tasks, classes, images)

@@ -14,7 +14,7 @@ from lca.heads.growing import CosineOptions, GrowingHeads, HeadChoice
 from lca.methods import methods
 from lca.methods._base import PRETRAINED, MethodInfo, MethodOptions, Setting, Step
 from lca.methods._subspaces import Subspaces
-from lca.statistics.prototypes import updated
+from lca.statistics.prototypes import combined, updated
 
 
 class EaseOptions(MethodOptions):
@@ -106,6 +106,15 @@ class Ease(Subspaces):
         kept = [each for each in range(len(self.homes)) if each != label]
         super().forget(label)
         self.means, self.counts = self.means[kept], self.counts[kept]
+        self._rebuild()
+
+    @property
+    def combines(self) -> bool:
+        return True
+
+    def merge_classes(self, label: int, other: int) -> None:
+        super().merge_classes(label, other)
+        self.means, self.counts = combined(self.means, self.counts, label, other)
         self._rebuild()
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:

@@ -117,6 +117,11 @@ class FeCam(TunedOnFirstTask):
         super().forget(label)
         self._whitenings, self._pooled = without(label, self._whitenings), None
 
+    def merge_classes(self, label: int, other: int) -> None:
+        super().merge_classes(label, other)
+        self._whitenings.pop(label, None)
+        self._whitenings, self._pooled = without(other, self._whitenings), None
+
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self._whitenings, self._pooled = {}, None

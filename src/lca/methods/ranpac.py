@@ -115,10 +115,23 @@ class RanPac(TunedOnFirstTask):
         return functional.linear(projected, weights)
 
     def forget(self, label: int) -> None:
-        """Drop the column of Q and solve again. G is one sum over all images: the share of the class stays in it, so
-        its images go on to count, as images of none of the classes that are left."""
+        """Drop the column of Q. G is one sum over all images: the share of the class stays in it, so its images go on
+        to count, as images of none of the classes that are left."""
         kept = torch.arange(len(self.sums), device=self.sums.device) != label
         self.sums = self.sums[kept]
+
+    @property
+    def combines(self) -> bool:
+        return True
+
+    def merge_classes(self, label: int, other: int) -> None:
+        """Add the columns of Q; G is the same whatever the classes are."""
+        both = self.sums[[label, other]].double().sum(0).float()
+        self.sums = self.sums.clone()
+        self.sums[label] = both
+        self.forget(other)
+
+    def refit(self) -> None:
         self.weights = solve_ridge(self.gram, self.sums, self.ridge)
 
     def expected_bytes(self, tasks: int, classes: int, images: int) -> int | None:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import lca
 from lca.errors import LcaError
-from lca.files import check_part, has_state, hold, is_part_name, new_folder, read_manifest
+from lca.files import (
+    check_part,
+    has_state,
+    hold,
+    is_part_name,
+    manifest_alone,
+    new_folder,
+    read_kept,
+    read_manifest,
+    write_atomic,
+)
 from lca.progress import BarProgress, Progress
 
 if TYPE_CHECKING:
@@ -57,12 +67,12 @@ def push(
             raise LcaError(f"the hub wants to know who you are: {LOG_IN}")
         api = _client(token, endpoint)
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
-        files = [path.name for path in parts.values()]
-        files += [CARD] * (folder / CARD).is_file() + ["state.json"]
+        names = [path.name for path in parts.values()] + [CARD] * (folder / CARD).is_file()
+        files = {name: folder / name for name in names} | {"state.json": manifest_alone(folder)}
         progress.line(f"uploading {len(files)} files to {repo}")
         stale = [name for name in api.list_repo_files(repo) if is_part_name(name) and name not in files]
         # not upload_folder: it may split a folder into several commits
-        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in files]
+        operations: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
         operations += [CommitOperationDelete(name) for name in stale]
         return str(api.create_commit(repo, operations, commit_message=message).commit_url)
 
@@ -114,6 +124,7 @@ def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progr
         patterns = [escape(name) for name in wanted]
         api.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
     rmtree(folder / ".cache", ignore_errors=True)  # the client's notes
+    write_atomic(folder / "state.json", manifest_alone(folder))  # no word of earlier states
     _checked(folder, repo)
 
 
@@ -128,12 +139,13 @@ def _checked(folder: Path, where: object) -> tuple[dict[str, Path], dict[str, An
 def _replace(folder: Path, new: Path) -> None:
     """Put the files of a model in the place of another's: parts first, then the one file that names them."""
     old, _ = read_manifest(folder)
+    old_files = [*old.values(), *(path for parts, _ in read_kept(folder) for path in parts.values())]
     parts, _ = read_manifest(new)
     names = [path.name for path in parts.values()]
     for name in [*names, "state.json", CARD]:
         if (new / name).exists():
             (new / name).replace(folder / name)
-    for path in old.values():
+    for path in old_files:
         if path.name not in names:
             path.unlink(missing_ok=True)
 

@@ -42,10 +42,11 @@ class KnownDistances(Stored):
                     self._values[label] = self._values[label] * (value / before)
                 self._typical[label] = value
 
-    def observe(self, label: int, distances: Tensor) -> None:
-        """Add the squared distances (n,) of images of one class; NaN, of a class with a single image, is left out."""
+    def observe(self, label: int, distances: Tensor, weights: Tensor | None = None) -> None:
+        """Add the squared distances (n,) of images of one class; NaN, of a class with a single image, is left out.
+        `weights` (n,) tells for how many images each stands, by default for one."""
         values = distances[~distances.isnan()].double().cpu()
-        weights = torch.ones_like(values)
+        weights = torch.ones_like(values) if weights is None else weights
         if label in self._values:
             before = self._values[label].double()
             values, weights = torch.cat([before, values]), torch.cat([self._weights(label), weights])
@@ -78,6 +79,15 @@ class KnownDistances(Stored):
     def forget(self, label: int) -> None:
         self._values, self._counts = without(label, self._values), without(label, self._counts)
         self._typical = without(label, self._typical)
+
+    def merge(self, label: int, other: int) -> None:
+        """The distances of both together. Typical is their mean by images, until `rescale` tells what it is now."""
+        if other in self._values:
+            counts = torch.tensor([float(self._counts.get(each, 0)) for each in (label, other)])
+            typical = torch.tensor([self._typical.get(each, 0.0) for each in (label, other)])
+            self.observe(label, self._values[other], self._weights(other))
+            self._typical[label] = float((counts * typical).sum() / counts.sum())
+        self.forget(other)
 
     def percentiles(self, distances: Tensor) -> Tensor | None:
         """Squared distances of any shape as percentiles in [0, 100]; None while nothing is known to compare with.

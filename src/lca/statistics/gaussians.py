@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -118,6 +118,8 @@ class PooledCovariance:
 class GaussianMemory(Stored):
     """The Gaussians of all classes learnt so far, by label."""
 
+    combines: ClassVar[bool] = True
+
     def __init__(self, options: CovarianceOptions) -> None:
         self.options = options
         self.classes: dict[int, Gaussian] = {}
@@ -135,15 +137,7 @@ class GaussianMemory(Stored):
         gaussian = fit(features, views)
         if label in self.classes:
             gaussian = combine(self._with_rows(self.classes[label]), gaussian)
-        if self.options.kind == "shared":
-            rows = torch.cat([self.shared.reshape(-1, features.shape[1]), gaussian.factor])
-            self.shared, kept = _triangular(rows.double()).float(), gaussian.factor[:0].clone()
-        elif self.options.kind == "diagonal":
-            kept = _column_norms(gaussian.factor)
-        else:
-            kept = truncate(gaussian.factor, self.options.rank, self.options.energy)
-        self.classes[label] = Gaussian(gaussian.count, gaussian.mean, kept)
-        self._pooled = None
+        self._enter(label, gaussian)
 
     def forget(self, label: int) -> None:
         """A shared covariance stays as it was, whatever is left."""
@@ -155,6 +149,13 @@ class GaussianMemory(Stored):
         self.residual = self.residual * share if share else _NO_ROWS
         if self.options.kind == "shared":  # the same covariance, of fewer images
             self.shared = self.shared * share if share else _NO_ROWS
+
+    def merge(self, label: int, other: int) -> None:
+        """The exact Gaussian of the images of both, see `combine`; the covariance that moves left unexplained stays."""
+        before = self._freedom()
+        self._enter(label, combine(*(self._with_rows(self.classes[each]) for each in (label, other))))
+        self.classes = without(other, self.classes)
+        self.residual = self.residual * math.sqrt(max(self._freedom(), 1) / max(before, 1))
 
     def transport(self, move: Transport) -> None:
         """Move every Gaussian with a map of feature space: its mean as a point, its factor by the linear part.
@@ -352,6 +353,18 @@ class GaussianMemory(Stored):
             int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])
             for label, count in meta["counts"].items()
         }
+
+    def _enter(self, label: int, gaussian: Gaussian) -> None:
+        """Keep of a class what the options say. `shared`: the rows of its factor go to the one of all classes."""
+        if self.options.kind == "shared":
+            rows = torch.cat([self.shared.reshape(-1, len(gaussian.mean)), gaussian.factor])
+            self.shared, kept = _triangular(rows.double()).float(), gaussian.factor[:0].clone()
+        elif self.options.kind == "diagonal":
+            kept = _column_norms(gaussian.factor)
+        else:
+            kept = truncate(gaussian.factor, self.options.rank, self.options.energy)
+        self.classes[label] = Gaussian(gaussian.count, gaussian.mean, kept)
+        self._pooled = None
 
     def _with_rows(self, gaussian: Gaussian) -> Gaussian:
         """With the factor as rows, also where only their norms are kept."""

@@ -1,5 +1,7 @@
 """Class means: the mean feature of every class, with its count, so that a class can be learnt in several lessons."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,6 +11,8 @@ from lca.files import Part, Stored
 
 class ClassMeans(Stored):
     """The mean features of all classes learnt so far, by label; labels are learnt in order."""
+
+    combines: ClassVar[bool] = True
 
     def __init__(self, side_by_side: int = 1) -> None:
         """Of features, or of so many side by side."""
@@ -31,6 +35,9 @@ class ClassMeans(Stored):
         kept = torch.arange(len(self.counts), device=self.counts.device) != label
         self.means, self.counts = self.means[kept], self.counts[kept]
 
+    def merge(self, label: int, other: int) -> None:
+        self.means, self.counts = combined(self.means, self.counts, label, other)
+
     def state(self) -> tuple[Part, None]:
         return {"means": self.means, "counts": self.counts} if len(self.counts) else {}, None
 
@@ -44,6 +51,8 @@ class ClassMeans(Stored):
 class Centre(ClassMeans):
     """The mean of all features so far, whatever their class: what all of them share tells no class from another."""
 
+    combines: ClassVar[bool] = False
+
     def add(self, features: Tensor) -> None:
         self.observe(torch.zeros(len(features), dtype=torch.long), features)
 
@@ -53,6 +62,9 @@ class Centre(ClassMeans):
 
     def forget(self, label: int) -> None:
         """What all classes share stays as it was."""
+
+    def merge(self, label: int, other: int) -> None:
+        """And so here."""
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         return super().expected_bytes(tasks, 1, images, width)
@@ -66,6 +78,18 @@ def updated(means: Tensor, counts: Tensor, labels: Tensor, features: Tensor) -> 
     sums = torch.zeros_like(means).index_add(0, labels, features)
     total = counts + added
     return means + (sums - added[..., None] * means) / total.clamp(min=1)[..., None], total
+
+
+def combined(means: Tensor, counts: Tensor, label: int, other: int) -> tuple[Tensor, Tensor]:
+    """Means (classes, ..., d) and counts (classes, ...) of which those of two classes are one, in the place of `label`:
+    (n1 μ1 + n2 μ2) / (n1 + n2)."""
+    pair = [label, other]
+    total = counts[pair].sum(0)
+    mean = (means[pair] * counts[pair][..., None]).sum(0) / total.clamp(min=1)[..., None]
+    means, counts = means.clone(), counts.clone()
+    means[label], counts[label] = mean, total
+    kept = torch.arange(len(counts), device=counts.device) != other
+    return means[kept], counts[kept]
 
 
 def nearest_mean(train_labels: Tensor, train: Tensor, test: Tensor) -> Tensor:

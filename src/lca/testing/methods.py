@@ -157,6 +157,34 @@ def _learns_after_forgetting(subject: MethodSubject) -> None:
     _expect_learns_on(subject.that_forgot(), {"7": 4, "5": 4, "3": 4}, ["7", "5"])
 
 
+@contract(METHOD_CONTRACTS, "what is renamed, forgotten or made one is taken back to the last bit")
+def _taken_back(subject: MethodSubject) -> None:
+    """Forgetting several classes at once is forgetting them one by one, where heads follow from statistics."""
+    model = subject.model()
+    model.load_state(before := subject.taught.state())
+    answers, classes = _logits(model, _unseen()), list(model.classes)
+    model.rename("7", "seven")
+    expect_equal(model.classes, ["seven" if name == "7" else name for name in classes], "classes after a renaming")
+    _expect_undone(model, before)
+    if subject.forgetful is not None:
+        model.forget("9", "7")
+        one_by_one = _logits(subject.forgetful, _unseen())
+        expect_equal(model.classes, subject.forgetful.classes, "classes after two were forgotten at once")
+        for branch, found in _logits(model, _unseen()).items():
+            _expect_rows(found, (len(_unseen()), len(classes) - 2), f"logits of branch {branch!r} after forgetting")
+            if not _aligned(model, branch):
+                scale = max(1.0, float(found.abs().max()))
+                expect_near(found / scale, one_by_one[branch] / scale, f"{branch!r}, two forgotten at once", atol=1e-4)
+        _expect_undone(model, before)
+    for other in ("7", "9"):  # of the same lesson, and of another one
+        if _merged(model, "3", other):
+            expect_equal(model.classes, [name for name in classes if name != other], "classes after two were made one")
+            for branch, found in _logits(model, _unseen()).items():
+                _expect_rows(found, (len(_unseen()), len(classes) - 1), f"logits of branch {branch!r} after merging")
+            _expect_undone(model, before)
+    expect_equal(_logits(model, _unseen()), answers, "logits after everything was taken back")
+
+
 @contract(METHOD_CONTRACTS, "stopped after any step and resumed it ends bit-equal")
 def _resumed(subject: MethodSubject) -> None:
     """As after a kill: each step is done by a new classifier, which knows only the state after the step before."""
@@ -168,11 +196,7 @@ def _resumed(subject: MethodSubject) -> None:
             state, done = model.state(), done + 1
             model = subject.model()
             model.load_state(State(copy.deepcopy(state.parts), json.loads(json.dumps(state.meta))))
-    found, expected = model.method.state(), subject.taught.method.state()
-    expect_equal(json.dumps(found.meta), json.dumps(expected.meta), "what is no tensor of the state")
-    expect_equal(list(found.parts), list(expected.parts), "parts of the state")
-    for part, tensors in expected.parts.items():
-        expect_equal(found.parts[part], tensors, f"part {part!r} of the state")
+    _expect_state(model.method.state(), subject.taught.method.state(), "resumed")
     expect_equal(_logits(model, _unseen()), _logits(subject.taught, _unseen()), "logits")
 
 
@@ -273,9 +297,9 @@ def _taught(model: ContinualClassifier, tasks: Iterable[Mapping[str, int]]) -> C
 
 
 def _loaded(model: ContinualClassifier) -> ContinualClassifier:
-    """The same, saved and loaded."""
+    """The same, saved and loaded, without the states from before."""
     with TemporaryDirectory() as folder:
-        model.save(folder)
+        model.save(folder, keep=0)
         with patch("lca.classifier.load_backbone", lambda options, weights=None: build_backbone()):
             return ContinualClassifier.load(folder)
 
@@ -331,8 +355,10 @@ def _expect_saved(model: ContinualClassifier, classes: list[str]) -> None:
 
 
 def _expect_learns_on(model: ContinualClassifier, counts: Mapping[str, int], new: list[str]) -> None:
-    """What is loaded learns a task as another one that is loaded, and as it does when it is saved once more."""
+    """What is loaded learns a task as another one that is loaded, and as it does when it is saved once more. When that
+    is taken back it is what it was."""
     first, second = _loaded(model), _loaded(model)
+    before = first.state()
     for learner in (first, second):
         expect_equal(learner.learn(task(3, counts)).new, new, "new classes")
         expect_equal(learner.classes, [*model.classes, *new], "classes")
@@ -341,12 +367,45 @@ def _expect_learns_on(model: ContinualClassifier, counts: Mapping[str, int], new
         expect_equal(_logits(learner, _unseen()), expected, f"logits after one more task, {which}")
     for branch, found in expected.items():
         _expect_rows(found, (len(_unseen()), len(second.classes)), f"logits of branch {branch!r}")
+    _expect_undone(first, before)
+
+
+def _expect_state(found: State, expected: State, what: str) -> None:
+    expect_equal(json.dumps(found.meta), json.dumps(expected.meta), f"what is no tensor of the state, {what}")
+    expect_equal(list(found.parts), list(expected.parts), f"parts of the state, {what}")
+    for part, tensors in expected.parts.items():
+        expect_equal(found.parts[part], tensors, f"part {part!r} of the state, {what}")
+
+
+def _expect_undone(model: ContinualClassifier, before: State) -> None:
+    """Taking the last change back leaves nothing of it."""
+    kind = model.history[-1].kind
+    expect_equal(model.undo().kind, kind, "the change that undo says it took back")
+    _expect_state(model.state(), before, f"after {kind} was taken back")
+
+
+def _merged(model: ContinualClassifier, label: str, other: str) -> bool:
+    """Make two classes one; whether the method can."""
+    before = model.state()
+    try:
+        model.merge_classes(label, other)
+    except LcaError as error:
+        expect("as one class" in str(error), f"merging: expected an error that says what to do, got: {error}")
+        _expect_state(model.state(), before, "after two classes could not be made one")
+        return False
+    return True
+
+
+def _aligned(model: ContinualClassifier, branch: str) -> bool:
+    """Whether a branch's heads are trained on samples, so that they depend on where that began."""
+    branches = getattr(model.method, "branch_set", None)
+    return branches is not None and branch in branches.heads and not branches.options[branch].closed_form
 
 
 def _expect_storage(model: ContinualClassifier) -> None:
     said = model.memory()
     with TemporaryDirectory() as place:
-        model.save(folder := Path(place))
+        model.save(folder := Path(place), keep=0)
         parts = read_json(folder / "state.json")["parts"]
         files = {path.name: path.stat().st_size for path in folder.rglob("*")}
         sizes = {part: sum(t.nbytes for t in load_file(folder / name).values()) for part, name in parts.items()}
