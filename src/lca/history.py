@@ -57,6 +57,9 @@ class Lesson:
     left_one_out_right: int = 0
     improvement: Improvement | None = None
     """A thorough lesson that was tried after the instant one."""
+    tested: int = 0
+    """Images of known classes in a test part that came with the lesson: no decision was made on them."""
+    tested_right: int = 0
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> "Lesson":
@@ -68,6 +71,11 @@ class Lesson:
     def accuracy(self) -> float | None:
         """On the held-out images, in per cent."""
         return 100 * self.right / self.held_out if self.held_out else None
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """On the test part that came with the lesson, in per cent."""
+        return 100 * self.tested_right / self.tested if self.tested else None
 
     @property
     def left_one_out_accuracy(self) -> float | None:

@@ -142,7 +142,7 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("learn", "model", "nowhere"), "there is no folder nowhere"),
+        (("learn", "model", "nowhere"), "there is no folder or file nowhere"),
         (("learn", "model", "images", "--backbone", "vit"), "--backbone can only be chosen for a new model"),
         (("learn", "model", "images", "--recipe", "best"), "--recipe can only be chosen for a new model"),
         (("learn", "model", "images", "--set", "seed=1"), "can no longer be changed with --set"),
@@ -157,7 +157,7 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
         (("predict", "model", "empty"), "no images found in empty"),
         (("predict", "model", "images", "--json", "--csv"), "exclude each other"),
         (("predict", "model", "images", "--branch", "x"), "no branch 'x'"),
-        (("evaluate", "model", "nowhere"), "there is no folder nowhere"),
+        (("evaluate", "model", "nowhere"), "there is no folder or file nowhere"),
         (("info", "images"), "images is no model"),
         (("forget", "model", "3"), "there is no class '3' to forget"),
         (("forget", "nowhere", "3"), "nowhere does not exist"),

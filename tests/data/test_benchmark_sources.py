@@ -751,7 +751,7 @@ def test_a_broken_image_of_hugging_face_costs_a_line(tmp_path):
     told = Told()
     source = read(f"hf:{tmp_path / 'saved'}", told)
     assert counts(source.train) == [1, 1]
-    assert any("row 2 cannot be read" in line for line in told.lines)
+    assert any("row 2 is no image of a known format" in line for line in told.lines)
 
 
 def test_bad_hugging_face(save, tmp_path, monkeypatch):
