@@ -46,11 +46,14 @@ def paint_all(folder: Path, photos: int) -> None:
 
 def lesson(folder: Path, in_memory: float | None) -> dict[str, Any]:
     """Teach the folder in this process, and say what that took."""
+    import torch
+
     from lca import ContinualClassifier
     from lca.data import folders
     from lca.progress import LineProgress
     from lca.recipe import recipe_for_photos
 
+    torch.set_num_threads(1)  # on a busy machine, waiting for a second thread takes longer than the work
     if in_memory is not None:
         folders.IN_MEMORY = in_memory
     model = ContinualClassifier(

@@ -41,7 +41,7 @@ def album_of_zip(path: Path, layout: Layout) -> Album:
     through."""
     opened = _opened(path)
     files = {name: info for info in opened.infolist() if not info.is_dir() and (name := _inside(info.filename))}
-    unsafe = [info.filename for info in opened.infolist() if _inside(info.filename) is None]
+    unsafe = iter([info.filename for info in opened.infolist() if _inside(info.filename) is None])  # told once
     outer = {name[0] for name in files}
     around = len(outer) == 1 and all(len(name) > 2 for name in files)
     if around:
@@ -50,8 +50,8 @@ def album_of_zip(path: Path, layout: Layout) -> Album:
     with_folders = {name[0] for name in files if len(name) > 2}
 
     def images(part: str, report: ReadingReport) -> dict[str, list[Embedded]]:
-        if around:
-            report.notes.append(f"{name_of(path)} holds one folder, {outer.copy().pop()}; the classes are those inside")
+        if around and not part:
+            report.notes.append(f"{name_of(path)} holds one folder, {min(outer)}; the classes are those inside")
         report.left_out += [LeftOut(printable(name), "has a name that leads out of the archive") for name in unsafe]
         own = {name[1:]: info for name, info in files.items() if name[0] == part} if part else files
         return _classes(opened, own, report)
