@@ -90,9 +90,9 @@ def verify_command(
     images: Annotated[bool, typer.Option("--images", help="Open every image as well; takes a while.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check layout, classes and counts of a benchmark, and the published test counts of its tasks. Names files that
-    are missing, in the wrong place or copies of others.
+    """Check layout, classes and counts of a benchmark, and the published test counts of its tasks.
 
+    Names files that are missing, in the wrong place or copies of others.
     Says what is wrong where, with what was expected and what was found; exit code 1 if anything is.
 
     Examples:

@@ -92,8 +92,8 @@ def _misplaced(listing: Listing) -> Iterator[tuple[Path, str]]:
     What most files of a class are called, up to the number, is its own if no other class's are called so."""
     files = {name: [file for part in PARTS for file in listing.files[part][name]] for name in listing.classes}
     names = {name: Counter(map(_stem, own)) for name, own in files.items()}
-    usual = {name: counts.most_common(1)[0] for name, counts in names.items() if counts}
-    usual = {name: stem for name, (stem, count) in usual.items() if stem and 2 * count > names[name].total()}
+    most = {name: counts.most_common(1)[0] for name, counts in names.items() if counts}
+    usual = {name: stem for name, (stem, count) in most.items() if stem and 2 * count > names[name].total()}
     owners = {stem: name for name, stem in usual.items() if [*usual.values()].count(stem) == 1}
     for name in owners.values():
         yield from ((file, owners[_stem(file)]) for file in files[name] if owners.get(_stem(file), name) != name)
