@@ -23,6 +23,8 @@ from lca.data.images import Pixels
 from lca.data.sources import read_card
 from lca.data.views import AugmentOptions, ViewOptions
 from lca.files import load_state, load_tensors, read_manifest, tensor_bytes
+from lca.instruments.robustness import labelled_images
+from lca.progress import Progress
 from lca.recipe import validate_recipe
 
 FAST = {
@@ -926,3 +928,10 @@ def test_training_reads_a_large_lesson_from_its_file(tmp_path, monkeypatch, size
     outside.learn(read, effort="thorough")
     assert torch.equal(logits(inside), logits(outside))
     assert inside.temperatures == outside.temperatures
+
+
+def test_damage_is_measured_on_the_test_part(tmp_path):
+    folders(tmp_path / "photos" / "train", "red", "green", count=5)
+    folders(tmp_path / "photos" / "test", "red", "green", count=2)
+    images = labelled_images(str(tmp_path / "photos"), build(tuning="none"), None, 0, Progress())
+    assert images.counts() == {"green": 2, "red": 2}
