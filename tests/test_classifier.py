@@ -23,6 +23,8 @@ from lca.data.images import Pixels
 from lca.data.sources import read_card
 from lca.data.views import AugmentOptions, ViewOptions
 from lca.files import load_state, load_tensors, read_manifest, tensor_bytes
+from lca.instruments.robustness import labelled_images
+from lca.progress import Progress
 from lca.recipe import validate_recipe
 
 FAST = {
@@ -891,3 +893,45 @@ def test_the_preprocessing_of_the_model_counts_not_that_of_the_card(monkeypatch,
     loaded = ContinualClassifier.load(tmp_path)
     assert loaded.extractor.preprocessing == taught.extractor.preprocessing
     assert torch.equal(logits(loaded), logits(taught))
+
+
+def test_a_test_part_is_measured_on_and_decides_nothing(tmp_path):
+    folders(tmp_path / "photos" / "train", "red", "green")
+    folders(tmp_path / "photos" / "test", "red", "blue")
+    one, two = build(tuning="none"), build(tuning="none")
+    lesson, alone = one.learn(tmp_path / "photos"), two.learn(tmp_path / "photos" / "train")
+    assert one.classes == ["green", "red"]
+    assert (lesson.tested, lesson.tested_right, lesson.test_accuracy) == (4, 4, 100.0)  # blue was not taught
+    assert (alone.tested, alone.test_accuracy) == (0, None)
+    assert torch.equal(logits(one), logits(two))
+    assert one.temperatures == two.temperatures
+    assert one.evaluate(tmp_path / "photos") == one.evaluate(tmp_path / "photos" / "test")
+    assert len(one.evaluate(tmp_path / "photos").ood) == 4
+    one.save(tmp_path / "model")
+    assert ContinualClassifier.load(tmp_path / "model").history[-1] == lesson
+
+
+@pytest.mark.parametrize("sizes", [((9, 9),), ((9, 9), (12, 7))])
+def test_training_reads_a_large_lesson_from_its_file(tmp_path, monkeypatch, sizes):
+    for number, name in enumerate(("red", "green")):
+        (tmp_path / name).mkdir()
+        for place in range(6):
+            noise = torch.randint(200, (*sizes[place % len(sizes)], 3), generator=torch.manual_seed(place))
+            noise[..., number] = 255
+            Image.fromarray(noise.byte().numpy()).save(tmp_path / name / f"{place}.png")
+    inside = build()
+    inside.learn(tmp_path, effort="thorough")
+    monkeypatch.setattr("lca.data.folders.IN_MEMORY", 100)
+    outside = build()
+    read = outside.read(tmp_path)
+    assert read.images.streamed
+    outside.learn(read, effort="thorough")
+    assert torch.equal(logits(inside), logits(outside))
+    assert inside.temperatures == outside.temperatures
+
+
+def test_damage_is_measured_on_the_test_part(tmp_path):
+    folders(tmp_path / "photos" / "train", "red", "green", count=5)
+    folders(tmp_path / "photos" / "test", "red", "green", count=2)
+    images = labelled_images(str(tmp_path / "photos"), build(tuning="none"), None, 0, Progress())
+    assert images.counts() == {"green": 2, "red": 2}

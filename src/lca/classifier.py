@@ -25,10 +25,12 @@ from torch import Tensor
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.class_names import expect_known, expect_new
-from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
+from lca.data.decoding import Embedded, ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
 from lca.data.images import ImageSet, Pixels
 from lca.data.labelled import Labelled, LabelledImages, read_images
+from lca.data.parts import Layout
+from lca.data.parts import Part as DataPart
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
 from lca.data.views import Preprocessing, ViewOptions
@@ -103,8 +105,9 @@ class ContinualClassifier:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
 
         Classes may be new, known, or both; nothing needs to be known about what comes later. A share of every class
-        that has at least six images is held out: accuracy and calibration are measured on it. `lessons` says what
-        effort means. What fails or is interrupted leaves the classifier as it was before the lesson, or as the instant
+        that has at least six images is held out: accuracy and calibration are measured on it. Where the data has a
+        test part (`photos/test` beside `photos/train`), the model is also tested on that. `lessons` says what effort
+        means. What fails or is interrupted leaves the classifier as it was before the lesson, or as the instant
         part of it left it.
         """
         *_, last = self.lessons(data, held_out, effort)
@@ -161,6 +164,9 @@ class ContinualClassifier:
             lesson = replace(lesson, left_one_out=alone[0], left_one_out_right=alone[1])
             if task.validation:
                 lesson = self._measured(lesson, task.validation)
+            if report.test:
+                told = self.evaluate(LabelledImages(*report.test)).known
+                lesson = replace(lesson, tested=len(told), tested_right=sum(a.truth == a.label for a in told))
         self.history.append(lesson)
 
     def forget(self, *names: str, purge: bool = False) -> None:
@@ -228,9 +234,10 @@ class ContinualClassifier:
         """How many changes can be taken back, one after the other."""
         return len(leading_back(self._earlier, len(self.history), self.keep))
 
-    def read(self, data: Labelled) -> LabelledImages:
-        """Read labelled images ahead of `learn` or `evaluate`, for who wants to know what came of the reading."""
-        return read_images(data, self.working_size, self.progress)
+    def read(self, data: Labelled, part: DataPart = "train", layout: Layout = "auto") -> LabelledImages:
+        """Read labelled images ahead of `learn` (or of `evaluate`, with part="test"), for who wants to know what came
+        of the reading. `layout` says how folders called train and test are read, where they could be classes too."""
+        return read_images(data, self.working_size, self.progress, part, layout)
 
     def predict(
         self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
@@ -251,7 +258,7 @@ class ContinualClassifier:
     ) -> list[Prediction | LeftOut]:
         """As `predict`, but an image that cannot be read gets the reason in its place."""
         alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
-        if alone or isinstance(images, str | Path | Image.Image):
+        if alone or isinstance(images, str | Path | Embedded | Image.Image):
             images = [images]  # type: ignore[list-item]
         reading = read_together(images, self.working_size, Progress())  # type: ignore[arg-type]
         readable = reading.pixels.batch(torch.arange(len(reading.pixels)))
@@ -259,8 +266,9 @@ class ContinualClassifier:
         return [reading.left_out.get(place) or next(answers) for place in range(len(images))]
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
-        """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
-        images, _ = self.read(data)
+        """Answer for labelled images, of which those of a test part if there is one, and compare. Classes that were
+        never learnt test what the model refuses."""
+        images, _ = self.read(data, "test")
         answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(

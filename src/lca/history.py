@@ -60,6 +60,9 @@ class Lesson:
     """A thorough lesson that was tried after the instant one."""
     name: str | None = None
     """What the class is called since it was renamed or merged."""
+    tested: int = 0
+    """Images of known classes in a test part that came with the lesson: no decision was made on them."""
+    tested_right: int = 0
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> "Lesson":
@@ -71,6 +74,11 @@ class Lesson:
     def accuracy(self) -> float | None:
         """On the held-out images, in per cent."""
         return 100 * self.right / self.held_out if self.held_out else None
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """On the test part that came with the lesson, in per cent."""
+        return 100 * self.tested_right / self.tested if self.tested else None
 
     @property
     def left_one_out_accuracy(self) -> float | None:

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
 from lca.backbones import untrained
+from lca.data import folders
 from lca.device import Compute
 from lca.errors import LcaError
 from lca.methods import methods
@@ -437,3 +438,17 @@ def test_the_methods_benchmark_shows_what_it_measured_slowest_first(load):
     assert lines[2].startswith("| other |")
     assert " 500 | 7 | 3 | 4 | " in lines[2]
     assert lines[3].startswith("| simplecil |")
+
+
+def test_a_large_lesson_is_painted_and_read_from_its_file(load, tmp_path, monkeypatch):
+    module = load("large_lesson")
+    monkeypatch.setattr(folders, "IN_MEMORY", folders.IN_MEMORY)  # the module changes it in a process of its own
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    for label in (0, 1):
+        module.paint(tmp_path, 7, label)
+    small = module.lesson(tmp_path, None, reading=True)
+    large = module.lesson(tmp_path, 1e4, reading=False)
+    assert (small["in a file"], large["in a file"]) == (False, True)
+    assert small["pixels GB"] == large["pixels GB"] == round(14 * 3 * 73 * 97 / 1e9, 3)
+    assert (large["learnt"], "learnt" in small) == (12, False)
+    assert large["resident GB before"] <= large["resident GB after reading"] <= large["resident GB at most"]

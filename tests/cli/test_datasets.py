@@ -83,9 +83,15 @@ def test_get_says_how_where_it_cannot(lca, tmp_path, monkeypatch):
     assert (code, err) == (1, "")
     assert "https://github.com/zhoudw-zdw/RevisitingCIL" in out
     assert f"{tmp_path / 'omni'}/train/CLASS" in out
-    code, _, err = lca("datasets", "get", "omnibenchmark")
-    assert code == 2
-    assert "Give its folder as --to PATH, or set LCA_DATA" in err
+    code, out, err = lca("datasets", "get", "omnibenchmark")
+    assert (code, err) == (1, "")
+    assert "https://github.com/zhoudw-zdw/RevisitingCIL" in out
+    assert "data/omnibenchmark/train/CLASS" in out
+    code, out, err = lca("datasets", "get", "cifar100")
+    assert (code, err) == (1, "")
+    assert "is downloaded from https://www.cs.toronto.edu/" in out
+    assert "lca datasets get cifar100 --to data/cifar100" in out
+    assert lca("datasets", "get", "cub200", "--split", "x")[0] == 2
     monkeypatch.setenv("LCA_DATA", str(tmp_path / "all"))
     assert f"{tmp_path}/all/omnibenchmark/train/CLASS" in lca("datasets", "get", "omnibenchmark")[1]
     assert "split revisitingcil" in lca("datasets", "get", "cub200", "--split", "revisitingcil")[1]

@@ -143,7 +143,7 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("learn", "model", "nowhere"), "there is no folder nowhere"),
+        (("learn", "model", "nowhere"), "there is no folder or file nowhere"),
         (("learn", "model", "images", "--backbone", "vit"), "--backbone can only be chosen for a new model"),
         (("learn", "model", "images", "--recipe", "best"), "--recipe can only be chosen for a new model"),
         (("learn", "model", "images", "--set", "seed=1"), "can no longer be changed with --set"),
@@ -158,7 +158,7 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
         (("predict", "model", "empty"), "no images found in empty"),
         (("predict", "model", "images", "--json", "--csv"), "exclude each other"),
         (("predict", "model", "images", "--branch", "x"), "no branch 'x'"),
-        (("evaluate", "model", "nowhere"), "there is no folder nowhere"),
+        (("evaluate", "model", "nowhere"), "there is no folder or file nowhere"),
         (("info", "images"), "images is no model"),
         (("forget", "model", "3"), "there is no class '3' to forget"),
         (("forget", "model", "0", "3"), "there is no class '3' to forget"),
@@ -452,3 +452,47 @@ def test_the_same_pixels_get_the_same_answer_in_every_format(lca, model, tmp_pat
     rows = json.loads(lca("predict", "model", "a.png", "b.bmp", "c.tiff", "--json")[1])
     assert len({row["label"] for row in rows}) == 1
     assert torch.tensor([row["probability"] for row in rows]).std() < 1e-5
+
+
+def test_a_folder_with_train_and_test_is_taught_and_measured(lca, tmp_path):
+    digits(tmp_path / "photos" / "train", {"0": 8, "1": 8})
+    digits(tmp_path / "photos" / "test", {"0": 3, "1": 4}, skip=20)
+    code, out, err = lca("learn", "m", "photos", *FAST)
+    assert code == 0
+    assert "photos has parts: train is taught, test is measured on afterwards" in err  # also when quiet
+    lesson = ContinualClassifier.load("m").history[-1]
+    assert (sorted(lesson.images), lesson.tested) == (["0", "1"], 7)
+    assert f"accuracy on the test part: {lesson.test_accuracy:.1f} % ({lesson.tested_right} of 7)" in out
+    facts = json.loads(lca("evaluate", "m", "photos", "--json", "-q")[1])
+    assert (facts["images"], facts["right"]) == (7, lesson.tested_right)
+    assert facts["reading"]["notes"] == ["photos has parts: test is measured on"]
+    (tmp_path / "photos" / "other").mkdir()
+    for verb in ("learn", "evaluate"):
+        code, _, err = lca(verb, "m", "photos")
+        assert code == 2
+        assert "are these parts of a data set, or classes? Say it with --layout parts" in err
+        assert lca(verb, "m", "photos", "--layout", "parts", "-q")[0] == 0
+    code, out, _ = lca("learn", "m", "photos", "--layout", "parts", "--json", "-q")
+    assert json.loads(out)["test_accuracy"] is not None
+    assert json.loads(out)["reading"]["test"]["read"] == 7
+    assert lca("learn", "n", "photos", "--layout", "classes", *FAST)[0] == 0
+    assert ContinualClassifier.load("n").classes == ["test", "train"]
+
+
+def test_a_list_in_a_file_and_an_archive_are_taught(lca, tmp_path):
+    digits(tmp_path / "a", {"0": 4, "1": 4})
+    paths = sorted((tmp_path / "a").rglob("*.png"))
+    lines = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in paths]
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    shutil.make_archive("photos", "zip", tmp_path / "a")
+    models = {}
+    for model, photos in {"folder": "a", "list": "labels.csv", "zip": "photos.zip"}.items():
+        assert lca("learn", model, photos, *FAST)[0] == 0
+        models[model] = ContinualClassifier.load(model)
+    answers = {name: model.predict(paths) for name, model in models.items()}
+    assert answers["folder"] == answers["list"] == answers["zip"]
+    (tmp_path / "labels.csv").write_text(lines[0] + "\n0\n")
+    code, _, err = lca("learn", "new", "labels.csv")
+    assert code == 2
+    assert "labels.csv, line 2: 1 columns where the first line has 2" in err
+    assert not (tmp_path / "new").exists()

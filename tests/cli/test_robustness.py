@@ -288,7 +288,7 @@ def test_mistakes(lca, model):
     for words, message in (
         (("photos", "--kind", "x"), "--kind takes c, p or cp"),
         (("photos", "--only", "rain"), "'rain' is no corruption"),
-        (("nowhere",), "there is no folder nowhere"),
+        (("nowhere",), "there is no folder or file nowhere"),
         (("photos", "--files", "photos"), "there is no photos/labels.npy"),
         (("photos", "--files", "nowhere"), "there is no folder nowhere"),
         (("photos", "--kind", "p", "--only", "fog"), "no corruption and no sequence to measure"),

@@ -531,7 +531,7 @@ def test_verify_folders_of_cub(tmp_path, monkeypatch):
     (tmp_path / "train" / names[7]).rename(tmp_path / "train" / "999.New")
     (tmp_path / "test" / names[7] / "0.jpg").unlink()
     (tmp_path / "test" / names[7]).rmdir()
-    texts = wrong("cub200", tmp_path)
+    texts = wrong("cub200", tmp_path, "revisitingcil")
     assert f"classes: missing: {names[7]}" in texts
     assert "classes: not in the data set: 999.New" in texts
     assert f"test: no images of 2 classes: {names[4]}, 999.New" in texts
@@ -539,7 +539,76 @@ def test_verify_folders_of_cub(tmp_path, monkeypatch):
     assert any(f"{names[0]} (expected 60, got 2)" in text for text in texts)
     assert any(text.startswith("test images of the tasks, seed 1993: task 1: expected 247, got 20;") for text in texts)
     monkeypatch.setitem(read_card("cub200")["splits"]["revisitingcil"], "per_task", {1993: [None] * 10})
-    assert not any("seed" in text for text in wrong("cub200", tmp_path))
+    assert not any("seed" in text for text in wrong("cub200", tmp_path, "revisitingcil"))
+
+
+@pytest.mark.parametrize(("parts", "split"), [((3, 3), "official"), ((4, 1), "revisitingcil")])
+def test_class_folders_of_cub_are_the_split_whose_share_they_have(tmp_path, parts, split):
+    trees.class_folders(tmp_path, dict.fromkeys(BIRDS, parts))
+    findings = [each.text for each in verify("cub200", tmp_path, None, Progress())]
+    assert findings[0] == f"layout: {tmp_path}, split {split}"
+    expected = read_card("cub200")["splits"][split]["train"]
+    assert f"train images: expected {expected}, got {parts[0] * len(BIRDS)}" in findings
+    source = read(f"cub200:{tmp_path}")
+    assert (source.name, counts(source.train)) == (f"cub200-{split}", [parts[0]] * len(BIRDS))
+    assert read(f"cub200:{tmp_path}", split="revisitingcil").name == "cub200-revisitingcil"
+
+
+def test_an_image_that_is_gone_and_one_that_is_there_twice_do_not_cancel(tmp_path, monkeypatch):
+    trees.class_folders(tmp_path, {"a": (3, 2), "b": (3, 2)})
+    trees.shrink(monkeypatch, "vtab", 2, "revisitingcil", train=6, test=4)
+    assert wrong("vtab", tmp_path) == []
+    gone, copy = tmp_path / "train" / "a" / "002.png", tmp_path / "train" / "a" / "9.png"
+    copy.write_bytes((tmp_path / "test" / "b" / "001.png").read_bytes())
+    gone.unlink()
+    assert wrong("vtab", tmp_path) == ["copies: 1 files have the content of others: test/b/001.png is train/a/9.png"]
+    monkeypatch.setitem(read_card("vtab")["splits"]["revisitingcil"], "copies", 1)
+    assert wrong("vtab", tmp_path) == []
+    copy.unlink()
+    assert "copies: 0 files have the content of others, where the original has 1: " in wrong("vtab", tmp_path)
+
+
+def test_moved_files_are_named(tmp_path):
+    trees.cub(tmp_path, BIRDS)
+    one, two, three = ([*BIRDS][place] for place in range(3))
+    images = tmp_path / "CUB_200_2011" / "images"
+    for path in images.rglob("*.png"):
+        path.rename(path.with_name(f"{path.parent.name}_{path.name}"))
+    file = tmp_path / "CUB_200_2011" / "images.txt"
+    lines = [line.split(" ", 1) for line in file.read_text().splitlines()]
+    named = [f"{number} {'/'.join((each.split('/')[0], each.replace('/', '_')))}" for number, each in lines]
+    file.write_text("\n".join(named))
+    counted = wrong("cub200", tmp_path)
+    assert not any(text.startswith(("files", "places")) for text in counted)
+    (images / one / f"{one}_image_0000.png").rename(images / two / f"{one}_image_0000.png")
+    (images / two / f"{two}_image_0001.png").unlink()
+    trees.paint(images / three / "more.png", 200)
+    texts = [text for text in wrong("cub200", tmp_path) if text not in counted]
+    assert f"places: 1 moved: images/{one}/{one}_image_0000.png lies in images/{two}" in texts
+    assert f"files: 1 that no label names: images/{three}/more.png" in texts
+    assert any(text.startswith("files: 1 that the labels name are missing") and "_image_0001" in text for text in texts)
+
+
+def test_a_file_called_like_those_of_another_class_is_named(tmp_path):
+    for name in ("Wren", "Tern", "Gull"):
+        for number in range(6):
+            trees.paint(
+                tmp_path / ("train", "test")[number % 2] / f"1.{name}" / f"{name}_00{number}_9.png", number, len(name)
+            )
+    for path in (tmp_path / "test" / "1.Gull").iterdir():
+        path.rename(path.with_name(f"other {path.name}"))  # as many of one name as of another say nothing
+    (tmp_path / "train" / "1.Wren" / "Wren_000_9.png").rename(tmp_path / "test" / "1.Tern" / "Wren_000_9.png")
+    assert "places: 1 moved: test/1.Tern/Wren_000_9.png is called like those of 1.Wren" in wrong("vtab", tmp_path)
+
+
+def test_benchmarks_in_class_folders_of_others_get_a_hint(tmp_path):
+    trees.class_folders(tmp_path, {"apple": (2, 1), "bear": (2, 1)})
+    with pytest.raises(LcaError, match=f"give it as data.source=folder:{tmp_path}: a run reads these too"):
+        read(f"cifar100:{tmp_path}")
+    (text,) = wrong("cifar100", tmp_path / "train")
+    assert f"data.source=folder:{tmp_path / 'train'}" in text
+    (tmp_path / "empty").mkdir()
+    assert "folder:" not in wrong("cifar100", tmp_path / "empty")[0]
 
 
 def test_verify_without_all_classes(tmp_path):
@@ -751,7 +820,7 @@ def test_a_broken_image_of_hugging_face_costs_a_line(tmp_path):
     told = Told()
     source = read(f"hf:{tmp_path / 'saved'}", told)
     assert counts(source.train) == [1, 1]
-    assert any("row 2 cannot be read" in line for line in told.lines)
+    assert any("row 2 is no image of a known format" in line for line in told.lines)
 
 
 def test_bad_hugging_face(save, tmp_path, monkeypatch):

@@ -15,9 +15,9 @@ from lca.data.folders import (
     class_files,
     class_name,
     image_files,
-    read_class_folders,
     read_labelled,
 )
+from lca.data.labelled import read_images
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -34,7 +34,7 @@ def fill(folder, count, red=0):
 
 
 def read(root):
-    return read_class_folders(root, 64, Progress())
+    return read_images(root, 64, Progress())
 
 
 def counts(images):
@@ -165,8 +165,8 @@ def test_images_beside_class_folders_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("missing", "there is no folder"),
-        ("file", "there is no folder"),
+        ("missing", "there is no folder or file"),
+        ("file", "is a file; expected"),
         ("bare", "holds 0 images and no class folders"),
         ("empty", "none of its folders holds an image"),
     ],
@@ -178,7 +178,7 @@ def test_what_is_no_folder_of_classes(tmp_path, kind, words):
     with pytest.raises(LcaError, match=words) as caught:
         read(tmp_path / kind)
     assert kind in str(caught.value)
-    assert "expected one folder of images per class" in str(caught.value)
+    assert "one folder of images per class" in str(caught.value)
 
 
 # links, pipes, permissions
@@ -545,6 +545,7 @@ def test_lines_name_a_few_files_and_count_the_rest():
 def test_the_report_as_json():
     assert json.loads(json.dumps(full_report().as_json())) == {
         "read": 20,
+        "notes": [],
         "left_out": [{"what": f"{number}.jpg", "reason": "is empty"} for number in range(29)],
         "other_files": [f"{number}.txt" for number in range(7)],
         "empty_classes": ["nothing"],

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from lca.data.folders import read_class_folders
+from lca.data.labelled import read_images
 from lca.data.options import DataOptions
 from lca.data.sources import load_source, read_card, sources, working_size
 from lca.errors import LcaError
@@ -299,7 +299,7 @@ def test_copies_within_a_class_of_a_data_set_stay(tmp_path, capsys):
 def test_what_is_no_folder_of_classes(tmp_path, where):
     (tmp_path / "file").write_text("x")
     (tmp_path / "bare").mkdir()
-    for reader in (read, lambda root: read_class_folders(root, 64, Progress())):
+    for reader in (read, lambda root: read_images(root, 64, Progress())):
         with pytest.raises(LcaError, match=where):
             reader(tmp_path / where)
 
@@ -315,7 +315,7 @@ def test_folder_needs_a_path_and_sources_have_names():
 def test_large_images_are_decoded_to_the_working_size(tmp_path):
     (tmp_path / "a").mkdir()
     Image.new("RGB", (300, 200)).save(tmp_path / "a" / "big.png")
-    images, _ = read_class_folders(tmp_path, working_size(64), Progress())
+    images, _ = read_images(tmp_path, working_size(64), Progress())
     assert images.pixels.sizes.tolist() == [[73, 109]]
     assert working_size(224) == 256
 

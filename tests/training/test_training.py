@@ -12,7 +12,7 @@ from lca.methods import methods
 from lca.optimisation import cosine
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.training.loop import FineTuning
+from lca.training.loop import FineTuning, Inputs
 from lca.training.options import TrainingOptions
 from lca.training.setting import Given, Setting
 
@@ -335,7 +335,7 @@ def test_initial_tensors_and_batches_can_be_given(make_extractor, make_task):
 def test_training_on_something_else_than_views(make_extractor, make_task):
     task, drawn = make_task(0, ("a", "b"), 4), []
 
-    class Rows:
+    class Rows(Inputs):
         rows = torch.randn(8, 24, generator=torch.Generator().manual_seed(0))
 
         def draw(self, epoch):

@@ -1,5 +1,6 @@
 """Verbs for data sets: list them, get them, verify them; and for the decoded images that are kept on disk."""
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,20 +53,24 @@ def get_command(
     split: Split = None,
     quiet: Quiet = False,
 ) -> None:
-    """Download a benchmark, or say how to get it where it cannot be downloaded (exit code 1).
+    """Download a benchmark, or say how to get it where it cannot be downloaded, or no folder is named (exit code 1).
 
     An interrupted download goes on when the same command is given again. The archive is checked before it is unpacked,
     the unpacked data set is verified.
 
     Examples:
+      lca datasets get cifar100
       lca datasets get cifar100 --to data/cifar100
       lca datasets get cub200 --split revisitingcil --to data/cub200
       LCA_DATA=data lca datasets get imagenet_r
     """
     from lca.data.benchmarks import benchmark_card, place
-    from lca.data.downloads import ByHand, get
+    from lca.data.downloads import ByHand, get, how_to_get
 
     benchmark_card(name)
+    if to is None and not os.environ.get("LCA_DATA"):
+        print(how_to_get(name, split))
+        raise typer.Exit(SOME_FAILED)
     target = place(name, str(to or ""), "--to PATH")
     try:
         findings = get(name, target, split, choose_progress(quiet))
@@ -87,6 +92,7 @@ def verify_command(
 ) -> None:
     """Check layout, classes and counts of a benchmark, and the published test counts of its tasks.
 
+    Names files that are missing, in the wrong place or copies of others.
     Says what is wrong where, with what was expected and what was found; exit code 1 if anything is.
 
     Examples:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,21 @@ Branch = Annotated[str | None, typer.Option(help="Which of the model's classifie
 Keep = Annotated[
     int, typer.Option(metavar="N", min=0, help="How many changes `lca undo` can take back; the states before are kept.")
 ]
+Photos = Annotated[
+    str,
+    typer.Argument(
+        metavar="PHOTOS",
+        help="A folder with one folder of images per class, a zip file of one, a CSV or JSONL file of path,label, or "
+        "hf:NAME.",
+    ),
+]
+FolderLayout = Annotated[
+    Literal["auto", "parts", "classes"],
+    typer.Option(
+        "--layout",
+        help="Read folders called train, test and the like as parts or as classes.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CHUNK = 64
@@ -44,7 +59,7 @@ CHUNK = 64
 
 def learn_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model; it is made if it is new.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
+    photos: Photos,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -74,15 +89,17 @@ def learn_command(
         ),
     ] = None,
     keep: Keep = 5,
+    layout: FolderLayout = "auto",
     device: Device = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Teach a model the classes of a folder.
+    """Teach a model the classes of a folder, a zip file, a list of photos or a data set of the Hugging Face hub.
 
     Classes may be new, known, or both: what is known already is learnt better. Images are not kept. Broken files are
     left out and named. If it is interrupted, even by a power cut, the model stays as it was before; a lesson that was a
-    mistake is taken back with `lca undo`.
+    mistake is taken back with `lca undo`. Where there are `train` and `test` (or validation, valid, val) with class
+    folders inside, train is taught, and test is measured on afterwards.
 
     First comes an instant lesson, in seconds: nothing is trained, and the model is saved and can be used. With more
     than ten photos a class it then trains on the same photos, which takes minutes. What comes of that is kept if
@@ -92,14 +109,17 @@ def learn_command(
     Examples:
       lca learn my-model photos/first
       lca learn my-model photos/more --instant
+      lca learn my-model photos.zip
+      lca learn my-model labels.csv
       lca learn my-model photos/few --improve
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
+    from lca.data.labelled import album_of
+
     effort = _effort(instant, improve, thorough)
     with changing(model) as known:
         progress = choose_progress(quiet)
-        if not folder.is_dir():
-            raise LcaError(f"there is no folder {folder}; expected one with a folder of images per class")
+        album = album_of(photos, layout)  # what is no set of photos is said before a model is made
         if known:
             if asked := [name for name, value in (("--backbone", backbone), ("--recipe", recipe)) if value]:
                 raise LcaError(f"{model} exists, and {' and '.join(asked)} can only be chosen for a new model")
@@ -118,11 +138,12 @@ def learn_command(
         if bundle is not None:
             learner.bundle = bundle
         learner.keep = keep
-        read = learner.read(folder)
+        read = learner.read(album)
         lesson = _teach(learner, read, held_out, effort, model, silent=as_json)
     if as_json:
         reading = read.report.as_json()
-        _print_json({**asdict(lesson), "accuracy": lesson.accuracy, "classes": learner.classes, "reading": reading})
+        accuracies = {"accuracy": lesson.accuracy, "test_accuracy": lesson.test_accuracy}
+        _print_json({**asdict(lesson), **accuracies, "classes": learner.classes, "reading": reading})
 
 
 def _effort(instant: bool, improve: bool, thorough: bool) -> "Effort":
@@ -156,6 +177,8 @@ def _teach(
         raise LcaError(f"{error}; {kept}") from error
     if not silent and lesson.improvement is not None:
         _print_improvement(lesson.improvement)
+        if lesson.improvement.kept:
+            _print_test(lesson)
     elif not silent and effort == "improve":
         print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
     return lesson
@@ -222,7 +245,8 @@ def predict_command(
 
 def evaluate_command(
     model: Model,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
+    photos: Photos,
+    layout: FolderLayout = "auto",
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
     branch: Branch = None,
@@ -232,15 +256,15 @@ def evaluate_command(
 ) -> None:
     """Measure a model on labelled images it has not been taught.
 
-    Folders of classes it never learnt are welcome: they show how many of them it refuses. Exit code 1: some files
-    could not be read and were left out.
+    Folders of classes it never learnt are welcome: they show how many of them it refuses. Where there are parts, such
+    as `train` and `test`, it is the test part. Exit code 1: some files could not be read and were left out.
 
     Examples:
       lca evaluate my-model photos/test
       lca evaluate my-model photos/test --json > evaluation.json
     """
     learner = load_model(model, device, weights, choose_progress(quiet))
-    read = learner.read(folder)
+    read = learner.read(photos, "test", layout)
     facts = learner.evaluate(read, branch, unknown_at).as_json()
     if as_json:
         _print_json({**facts, "reading": read.report.as_json()})
@@ -381,11 +405,17 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
             f"accuracy on the held-out images, among all {len(learner.classes)} classes: "
             f"{lesson.accuracy:.1f} % ({lesson.right} of {lesson.held_out}; {lesson.called_unknown} called unknown)"
         )
+    _print_test(lesson)
     if not learner.temperatures:
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
     print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+
+
+def _print_test(lesson: "Lesson") -> None:
+    if lesson.test_accuracy is not None:
+        print(f"accuracy on the test part: {lesson.test_accuracy:.1f} % ({lesson.tested_right} of {lesson.tested})")
 
 
 def _print_improvement(tried: "Improvement") -> None:

@@ -90,6 +90,8 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
     located = {each: _located(path, card, entry["layout"]) for each, entry in card["splits"].items()}
     there = {each: place for each, place in located.items() if place}
     chosen = [each for each in there if split in (None, each)]
+    if len(chosen) > 1 and len({there[each] for each in chosen}) == 1:  # one tree that may be either
+        chosen = [_nearest_split(card, chosen, *there[chosen[0]])]
     if len(chosen) > 1:
         raise LcaError(
             f"{path} holds several splits of {name}; choose with data.split={chosen[0]} or {chosen[1]} (--split of "
@@ -99,9 +101,34 @@ def find(name: str, path: Path, split: str | None = None) -> Listing:
         trees = "or\n".join(tree_of(card, each, path) for each in card["splits"] if split in (None, each))
         got = f"the split {next(iter(there))!r}" if there else _content(path)
         of_split = f" in the split {split!r}" if split else ""
-        raise LcaError(f"{path} does not hold {name}{of_split}: it holds {got}; expected\n{trees.rstrip()}")
+        raise LcaError(
+            f"{path} does not hold {name}{of_split}: it holds {got}; expected\n{trees.rstrip()}{_as_folder(path)}"
+        )
     root, read = there[chosen[0]]
     return read(chosen[0], root)
+
+
+def _nearest_split(card: dict[str, Any], splits: list[str], root: Path, read: "Lister") -> str:
+    """Class folders of a data set with several splits: that whose share of training images is nearest."""
+    listing = read(splits[0], root)
+    train, test = (sum(listing.counts(part).values()) for part in PARTS)
+
+    def distance(split: str) -> float:
+        entry = card["splits"][split]
+        return abs(train / max(train + test, 1) - entry["train"] / (entry["train"] + entry["test"]))
+
+    return min(splits, key=distance)
+
+
+def _as_folder(path: Path) -> str:
+    """A hint for class folders, in which others pack data sets that their authors do not."""
+    inside = [each for each in (path, path / "train") if each.is_dir()][-1]
+    if not any(each.is_dir() and not each.name.startswith(".") for each in inside.iterdir()):
+        return ""
+    return (
+        f"\nIf it holds images in class folders, give it as data.source=folder:{path}: a run reads these too, but its "
+        "numbers cannot be compared with published ones"
+    )
 
 
 def benchmark_card(name: str) -> dict[str, Any]:
@@ -303,7 +330,7 @@ def _list_cifar(name: str, split: str, root: Path) -> Listing:
 
 LAYOUTS: dict[str, dict[tuple[str, ...], Lister]] = {
     "class_folders": {PARTS: _list_class_folders},
-    "cub": {("images.txt",): _list_cub},
+    "cub": {("images.txt",): _list_cub, PARTS: _list_class_folders},
     "cars": {
         ("devkit", "cars_train"): _list_cars_devkit,
         ("cars_annos.mat", "car_ims"): _list_cars_merged,

@@ -6,16 +6,21 @@ have no scale of their own and are stretched from their minimum and maximum to 0
 """
 
 import hashlib
+import math
 import os
 import re
 import stat
 import unicodedata
 import warnings
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 import numpy as np
@@ -24,12 +29,25 @@ from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from lca.data.images import Images, packed
+from lca.data.store import PixelRow
 from lca.errors import LcaError
 from lca.progress import Progress
 
-ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
-"""A file, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold
-uint8 or floats in [0, 1]."""
+
+class Embedded(ABC):
+    """An image file that lies within something else: in an archive, in a row of a table."""
+
+    name: str
+    """What to call it in a message; it ends as names of such files do, if it has a name of its own."""
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """The bytes of the file; an `UnreadableImage` says why there are none."""
+
+
+ImageLike = str | Path | Embedded | Image.Image | np.ndarray[Any, Any] | Tensor
+"""A file, one within something else, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w);
+arrays and tensors hold uint8 or floats in [0, 1]."""
 
 Image.init()
 FORMATS: tuple[str, ...] = tuple(
@@ -53,6 +71,8 @@ SEVERAL_FRAMES = frozenset({"GIF", "PNG", "WEBP", "AVIF", "TIFF"})
 LONGEST = 2
 """Images longer than this many times their shorter side are cut to the middle: one panorama must not blow up the
 canvas of its batch."""
+AHEAD = 16
+"""Images for every thread that are decoded before the first of them is taken."""
 EMPTY = "is empty"
 NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
 NO_HEIF = "is a HEIC photo, which needs another package: pip install pillow-heif"
@@ -110,20 +130,23 @@ def decode(image: ImageLike, working_size: int) -> Tensor:
         return _read(image, name_of(image), working_size).pixels
 
 
-def read_together(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Reading:
-    """Read many images, whose pixels lie one after another in memory."""
-    row, sizes, digests, several_frames = bytearray(), [], [], []
+def read_together(
+    images: Sequence[ImageLike], working_size: int, progress: Progress, in_memory: float = math.inf
+) -> Reading:
+    """Read many images, whose pixels lie one after another: in memory, or in a temporary file where they are more than
+    so many bytes."""
+    row, sizes, digests, several_frames = PixelRow(len(images), in_memory), [], [], []
     left_out: dict[int, LeftOut] = {}
     for place, result in enumerate(read_all(images, working_size, progress)):
         if isinstance(result, LeftOut):
             left_out[place] = result
             continue
-        row += result.pixels.numpy().data
+        row.append(result.pixels)
         sizes.append(result.pixels.shape[1:])
         digests.append(result.digest)
         several_frames.append(result.several_frames)
     return Reading(
-        packed(torch.from_numpy(np.frombuffer(row, np.uint8)), torch.tensor(sizes, dtype=torch.long).reshape(-1, 2)),
+        packed(row.finished(), torch.tensor(sizes, dtype=torch.long).reshape(-1, 2)),
         np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST),
         np.array(several_frames, dtype=bool),
         left_out,
@@ -132,7 +155,7 @@ def read_together(images: Sequence[ImageLike], working_size: int, progress: Prog
 
 def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Iterator[Decoded | LeftOut]:
     """Read many images, one after another, in their order; those that cannot be read become what is wrong with them.
-    In threads: Pillow releases the interpreter lock."""
+    In threads: Pillow releases the interpreter lock. They are ahead by some images only, whoever takes these."""
 
     def attempt(numbered: tuple[int, ImageLike]) -> Decoded | LeftOut:
         number, image = numbered
@@ -141,11 +164,19 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
         except UnreadableImage as error:
             return LeftOut(error.what, error.reason)
 
-    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    threads = os.cpu_count() or 1
+    pool = ThreadPoolExecutor(threads)
+
+    def results() -> Iterator[Decoded | LeftOut]:
+        numbered = enumerate(images, 1)
+        ahead = deque(pool.submit(attempt, each) for each in islice(numbered, AHEAD * threads))
+        while ahead:
+            yield ahead.popleft().result()
+            ahead.extend(pool.submit(attempt, each) for each in islice(numbered, 1))
+
     try:
         with _quiet():
-            results = pool.map(attempt, enumerate(images, 1))
-            yield from progress.track(results, "reading images", len(images))
+            yield from progress.track(results(), "reading images", len(images))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt nobody waits for the rest
 
@@ -163,6 +194,8 @@ def name_of(image: object, number: int | None = None) -> str:
     """What to call an image in a message: its path, or its place in a list, counted from 1."""
     if isinstance(image, str | Path):
         return printable(str(image))
+    if isinstance(image, Embedded):
+        return printable(image.name)
     return "the image" if number is None else f"image {number}"
 
 
@@ -187,8 +220,9 @@ def is_image(path: Path) -> bool:
 def _read(image: object, what: str, working_size: int) -> Decoded:
     several_frames = False
     with _explained(what):
-        if isinstance(image, str | Path):
-            with _open_file(Path(image), what) as file, _identify(file, Path(image), what) as opened:
+        if isinstance(image, str | Path | Embedded):
+            path = PurePath(image.name if isinstance(image, Embedded) else image)
+            with _opened(image, what) as file, _identify(file, path, what) as opened:
                 several_frames = _has_several_frames(opened)
                 # a part of a large JPEG decodes several times faster; twice the size keeps the quality
                 opened.draft(None, (2 * working_size, 2 * working_size))
@@ -205,6 +239,15 @@ def digest_of(pixels: Tensor) -> bytes:
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=DIGEST)
     digest.update(pixels.numpy().data)
     return digest.digest()
+
+
+def _opened(image: str | Path | Embedded, what: str) -> IO[bytes]:
+    if not isinstance(image, Embedded):
+        return _open_file(Path(image), what)
+    content = image.content()
+    if not content:
+        raise UnreadableImage(what, EMPTY)
+    return BytesIO(content)
 
 
 def _open_file(path: Path, what: str) -> IO[bytes]:
@@ -226,7 +269,7 @@ def _open_file(path: Path, what: str) -> IO[bytes]:
         raise UnreadableImage(what, f"cannot be opened: {_first_line(error)}") from error
 
 
-def _identify(file: IO[bytes], path: Path, what: str) -> Image.Image:
+def _identify(file: IO[bytes], path: PurePath, what: str) -> Image.Image:
     """Open an image of one of the known formats, without reading its pixels."""
     formats = [*FORMATS]
     if named := NAMED_FORMATS.get(path.suffix.lower()):

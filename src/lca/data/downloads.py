@@ -95,6 +95,23 @@ def instructions(name: str, split: str, target: Path) -> str:
     )
 
 
+def how_to_get(name: str, split: str | None) -> str:
+    """What `get` would do, or what has to be done by hand, for who has not named a folder yet."""
+    card = benchmark_card(name)
+    check_split(name, split)
+    archive, target = archive_of(name, split), Path("data", name)
+    wanted = archive.split if archive else split or next(iter(card["splits"]))
+    if archive is None:
+        return instructions(name, wanted, target)
+    return (
+        f"{name} (split {wanted}) is downloaded from {archive.url}\n"
+        f"Say where to:\n  lca datasets get {name} --to {target}\n"
+        "or name the folder of all data sets: LCA_DATA=data\n"
+        f"Expected in the end:\n{tree_of(card, wanted, target)}"
+        f"Terms: {card['licence']}. Page: {card['page']}"
+    )
+
+
 def get(name: str, target: Path, split: str | None, progress: Progress) -> list[Finding]:
     """Download, check and unpack a benchmark, and verify it. What is there and right stays as it is."""
     card = benchmark_card(name)

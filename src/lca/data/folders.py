@@ -6,7 +6,7 @@ One bad image never ends the reading; only when none can be read there is an err
 import os
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lca.data.decoding import (
     unreadable_images,
 )
 from lca.data.images import Images, ImageSet
+from lca.data.store import IN_MEMORY
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -48,6 +49,10 @@ class ReadingReport:
     copies_once: bool = False
     """Whether exact copies within a class are taken once, as for a lesson, or stay, as in a data set to compare on."""
     read: int = 0
+    notes: list[str] = field(default_factory=list)
+    """How it was read, where there was something to decide."""
+    test: "tuple[ImageSet, ReadingReport] | None" = None
+    """Images to measure on after a lesson, where they lie beside those to learn; they are not among `read`."""
     left_out: list[LeftOut] = field(default_factory=list)
     """Images and folders that could not be read."""
     other_files: list[str] = field(default_factory=list)
@@ -83,7 +88,7 @@ class ReadingReport:
 
     def lines(self) -> list[str]:
         """What a user should know, for a terminal; nothing when all is well."""
-        lines: list[str] = []
+        lines = [*self.notes]
 
         def block(title: str, items: list[str], named: int = NAMED) -> None:
             if items:
@@ -126,7 +131,7 @@ class ReadingReport:
             self.near_copies,
             NAMED_LEFT_OUT,
         )
-        return lines
+        return lines + [f"to measure on: {each}" for each in (self.test[1].lines() if self.test else [])]
 
     def tell(self, progress: Progress) -> None:
         """Say the lines, unless nothing was read: then this process has read and told all of it before."""
@@ -137,6 +142,7 @@ class ReadingReport:
         """Counts and names, for files."""
         return {
             "read": self.read,
+            "notes": self.notes,
             "left_out": [{"what": each.what, "reason": each.reason} for each in self.left_out],
             "other_files": self.other_files,
             "empty_classes": self.empty_classes,
@@ -145,18 +151,22 @@ class ReadingReport:
             "duplicates": [[list(each) for each in group] for group in self.duplicates],
             "repeated": self.repeated,
             "several_frames": self.several_frames,
+            **({} if self.test is None else {"test": self.test[1].as_json()}),
         }
 
 
-def read_class_folders(root: Path, working_size: int, progress: Progress) -> tuple[ImageSet, ReadingReport]:
-    """All images below a folder that holds one folder per class, copies within a class once. Classes without a
-    readable image are left out."""
-    report = ReadingReport(copies_once=True)
-    files = class_files(root, report)
-    pairs = [(path, name) for name, paths in files.items() for path in paths]
+def read_classes(
+    where: str,
+    files: Mapping[str, Sequence[ImageLike]],
+    working_size: int,
+    progress: Progress,
+    report: ReadingReport,
+) -> ImageSet:
+    """The images of every class, copies within a class once. Classes without a readable image are left out."""
+    pairs = [(image, name) for name, own in files.items() for image in own]
     if not pairs and not report.left_out:
-        raise LcaError(f"{name_of(root)}: none of its folders holds an image; {LAYOUT}")
-    return _read(pairs, tuple(files), working_size, progress, report), report
+        raise LcaError(f"{where}: none of its folders holds an image; {LAYOUT}")
+    return _read(pairs, tuple(files), working_size, progress, report)
 
 
 def labelled_pairs(data: Any) -> list[tuple[ImageLike, str]]:
@@ -299,7 +309,7 @@ def _read(
     progress: Progress,
     report: ReadingReport,
 ) -> ImageSet:
-    reading = read_together([image for image, _ in pairs], working_size, progress)
+    reading = read_together([image for image, _ in pairs], working_size, progress, IN_MEMORY)
     kept = labelled(pairs, reading, report)
     if not kept:
         raise unreadable_images(report.left_out)

@@ -2,18 +2,14 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from lca.data.benchmarks import PARTS
-from lca.data.decoding import FORMATS, ImageLike, LeftOut, read_together, unreadable_images
+from lca.data.decoding import Embedded, ImageLike, UnreadableImage, read_together, unreadable_images
 from lca.data.folders import ReadingReport, class_name, image_set, labelled, some
 from lca.data.options import DataOptions
+from lca.data.parts import TEST_NAMES, Album, Part
 from lca.data.sources import (
-    TEST_NAMES,
     Source,
     seeded_split,
     settings,
@@ -24,32 +20,41 @@ from lca.data.sources import (
 from lca.errors import LcaError, needs
 from lca.progress import Progress
 
+BOTH: tuple[Part, Part] = ("train", "test")
 HF_SETTINGS = ("config", "image", "label", "train", "test")
+
+
+class Row(Embedded):
+    """The image in a row of a table, which is read when it is decoded."""
+
+    def __init__(self, rows: Any, number: int, column: str) -> None:
+        self._rows, self._number, self._column = rows, number, column
+        self.name = f"row {number + 1}"
+
+    def content(self) -> bytes:
+        found = self._rows[self._number][self._column] or {}
+        if found.get("bytes"):
+            return bytes(found["bytes"])
+        if not found.get("path"):
+            return b""
+        try:
+            return Path(found["path"]).read_bytes()
+        except OSError as error:
+            raise UnreadableImage(self.name, f"cannot be read: {error.strerror} ({found['path']})") from error
 
 
 @sources.register("hf")
 def hugging_face(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """`hf:NAME`: an image data set of the Hugging Face hub, or a folder that its library saved; needs `pip install
     datasets`. Where there is a choice: `hf:NAME,config=C,image=COLUMN,label=COLUMN,train=SPLIT,test=SPLIT`."""
-    name, _, rest = argument.partition(",")
-    if not name:
-        raise LcaError("data.source hf:NAME needs a name, for example hf:uoft-cs/cifar10")
-    given = settings(rest, dict.fromkeys(HF_SETTINGS), "hf:uoft-cs/cifar100,label=fine_label")
-    splits = _load_hugging_face(name, given.get("config"))
-    parts = _parts(name, splits, given)
-    image, label = _columns(name, parts["train"].features, given)
-    classes, name_of_label = _hugging_face_classes([*parts.values()], label, name)
+    name, classes, pairs = _opened(argument)
     report = ReadingReport()
-    pairs = {part: _pairs(rows, image, label, name_of_label, report, progress) for part, rows in parts.items()}
     if "test" not in pairs:
-        of_class: dict[str, list[ImageLike]] = {each: [] for each in classes}
-        for picture, each in pairs["train"]:
-            of_class[each].append(picture)
-        present = {each: pictures for each, pictures in of_class.items() if pictures}
-        split = seeded_split(present, options.test_share, options.split_seed)
-        pairs = {part: [(picture, each) for each in split[part] for picture in split[part][each]] for part in PARTS}
-    readings = [read_together([picture for picture, _ in pairs[part]], working_size, progress) for part in PARTS]
-    kept = [labelled(pairs[part], reading, report) for part, reading in zip(PARTS, readings, strict=True)]
+        split = seeded_split(_by_class(classes, pairs["train"]), options.test_share, options.split_seed)
+        for part in BOTH:
+            pairs[part] = [(picture, each) for each in split[part] for picture in split[part][each]]
+    readings = [read_together([picture for picture, _ in pairs[part]], working_size, progress) for part in BOTH]
+    kept = [labelled(pairs[part], reading, report) for part, reading in zip(BOTH, readings, strict=True)]
     if not kept[0]:
         raise unreadable_images(report.left_out)
     train, test = (image_set(read.pixels, images, classes) for read, images in zip(readings, kept, strict=True))
@@ -62,7 +67,39 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
     return told_source("hf", Path(name).name, train, test, alike, report, progress)
 
 
-def _parts(name: str, splits: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def album_of_hub(argument: str) -> Album:
+    """The same as a lesson: the training split is taught, another is measured on."""
+    name, classes, pairs = _opened(argument)
+    where = f"hf:{name}"
+
+    def images(part: str, report: ReadingReport) -> dict[str, list[ImageLike]]:
+        return _by_class(classes, pairs["test" if part == "test" else "train"])
+
+    return Album(where, {part: part for part in pairs}, images, f"choose a split: {where.partition(',')[0]},test=SPLIT")
+
+
+def _opened(argument: str) -> tuple[str, tuple[str, ...], dict[Part, list[tuple[ImageLike, str]]]]:
+    """The name of a data set, its classes, and (image, class) of every row by part."""
+    name, _, rest = argument.partition(",")
+    if not name:
+        raise LcaError("data.source hf:NAME needs a name, for example hf:uoft-cs/cifar10")
+    given = settings(rest, dict.fromkeys(HF_SETTINGS), "hf:uoft-cs/cifar100,label=fine_label")
+    splits = _load_hugging_face(name, given.get("config"))
+    parts = _parts(name, splits, given)
+    image, label = _columns(name, parts["train"].features, given)
+    classes, name_of_label = _hugging_face_classes([*parts.values()], label, name)
+    return name, classes, {part: _pairs(rows, image, label, name_of_label) for part, rows in parts.items()}
+
+
+def _by_class(classes: tuple[str, ...], pairs: list[tuple[ImageLike, str]]) -> dict[str, list[ImageLike]]:
+    """The images of every class that has any."""
+    of_class: dict[str, list[ImageLike]] = {name: [] for name in classes}
+    for picture, name in pairs:
+        of_class[name].append(picture)
+    return {name: pictures for name, pictures in of_class.items() if pictures}
+
+
+def _parts(name: str, splits: Mapping[str, Any], given: Mapping[str, str]) -> dict[Part, Any]:
     """The training images, and the test images if there are any."""
     train = _chosen(splits, given.get("train"), ("train",), f"{name}: split", "train")
     test = given.get("test") or next((each for each in TEST_NAMES if each in splits), None)
@@ -127,24 +164,10 @@ def _hugging_face_classes(parts: list[Any], label: str, name: str) -> tuple[tupl
     return classes, class_of.__getitem__
 
 
-def _pairs(
-    rows: Any, image: str, label: str, name_of_label: Callable[[Any], str], report: ReadingReport, progress: Progress
-) -> list[tuple[ImageLike, str]]:
-    """(image, class) of every row. Files in memory are opened here and decoded later; the broken are left out."""
+def _pairs(rows: Any, image: str, label: str, name_of_label: Callable[[Any], str]) -> list[tuple[ImageLike, str]]:
+    """(image, class) of every row."""
     import datasets
 
-    pairs: list[tuple[ImageLike, str]] = []
     rows = rows.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
-    for number, row in enumerate(progress.track(rows, "opening images", len(rows)), 1):
-        content = row[image] or {}
-        if not content.get("bytes") and not content.get("path"):
-            report.left_out.append(LeftOut(f"row {number}", "is empty"))
-            continue
-        try:
-            file = content.get("bytes") and BytesIO(content["bytes"])
-            picture = Image.open(file, formats=FORMATS) if file else str(content["path"])
-        except Exception as error:  # Pillow raises what a damaged header leads it to
-            report.left_out.append(LeftOut(f"row {number}", f"cannot be read: {str(error)[:80]}"))
-            continue
-        pairs.append((picture, name_of_label(row[label])))
-    return pairs
+    pictures: list[ImageLike] = [Row(rows, number, image) for number in range(len(rows))]
+    return [(picture, name_of_label(value)) for picture, value in zip(pictures, rows[label], strict=True)]

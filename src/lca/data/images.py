@@ -9,6 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lca.data.store import PixelFile
+
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
@@ -58,10 +60,10 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Images of any sizes, one after another in one row of uint8, which may be a memory map. A batch of them gets a
-    canvas of its own largest height and width."""
+    """Images of any sizes, one after another in one row of uint8, which may be a memory map or a file. A batch of them
+    gets a canvas of its own largest height and width."""
 
-    row: Tensor
+    row: Tensor | PixelFile
     sizes: Tensor
 
     def __len__(self) -> int:
@@ -82,9 +84,9 @@ class Packed:
 Images = Pixels | Packed
 
 
-def packed(row: Tensor, sizes: Tensor) -> Images:
-    """Images that lie one after another in a row. Those of one size are a batch as they lie."""
-    if len(sizes) and bool((sizes == sizes[0]).all()):
+def packed(row: Tensor | PixelFile, sizes: Tensor) -> Images:
+    """Images that lie one after another in a row. Those of one size are a batch as they lie, unless that is a file."""
+    if isinstance(row, Tensor) and len(sizes) and bool((sizes == sizes[0]).all()):
         height, width = sizes[0].tolist()
         return Pixels(row.view(-1, 3, height, width), sizes)
     return Packed(row, sizes)
@@ -130,6 +132,12 @@ class ImageSet:
         return sizes if self._rows is None else sizes[self._rows]
 
     @property
+    def streamed(self) -> bool:
+        """Whether they lie in a file, too many to have all of them in memory at once."""
+        pixels = self._open()[0]
+        return isinstance(pixels, Packed) and isinstance(pixels.row, PixelFile)
+
+    @property
     def labels(self) -> Tensor:
         """(n,) positions in `classes`."""
         return self._open()[1]
@@ -142,7 +150,7 @@ class ImageSet:
         return self._open()[0].batch(index if self._rows is None else self._rows[index], pinned)
 
     def image(self, number: int) -> Tensor:
-        """One of them, (3, h, w), without a copy."""
+        """One of them, (3, h, w), without a copy unless they lie in a file."""
         return self._open()[0].image(number if self._rows is None else int(self._rows[number]))
 
     def subset(self, index: Tensor) -> "ImageSet":

@@ -24,6 +24,7 @@ from lca.data.duplicates import near_copies
 from lca.data.folders import LAYOUT, ReadingReport, case_only, class_files, image_set, labelled
 from lca.data.images import ImageSet, Pixels
 from lca.data.options import DataOptions
+from lca.data.parts import TEST_NAMES, TRAIN_NAME
 from lca.data.views import ViewOptions
 from lca.errors import LcaError, needs
 from lca.files import hash_json
@@ -36,8 +37,6 @@ Read = tuple[ImageSet, list[Path]]
 """Images and the file of each."""
 CARDS = Path(__file__).parent / "cards"
 """One file a source of ours; other packages' sources have none."""
-TEST_NAMES = ("test", "validation", "valid", "val")
-"""What a part for testing is called; the first that is there is taken."""
 
 
 @dataclass(frozen=True)
@@ -218,9 +217,9 @@ def parts_of(root: Path, report: ReadingReport) -> dict[str, Path]:
     """The folders of the training and of the test images, if there are both; the report is told of others."""
     folders = {path.name.casefold(): path for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] != "."}
     test = next((folders[name] for name in TEST_NAMES if name in folders), None)
-    if test is None or "train" not in folders:
+    if test is None or TRAIN_NAME not in folders:
         return {}
-    parts = {"train": folders["train"], "test": test}
+    parts = {"train": folders[TRAIN_NAME], "test": test}
     others = [path for path in folders.values() if path not in parts.values()]
     report.left_out += [LeftOut(name_of(path), "is neither the training part nor the test part") for path in others]
     return parts

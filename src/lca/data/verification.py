@@ -1,17 +1,20 @@
 """A folder held against the card of a benchmark: is it whole, and does it give the published tasks?"""
 
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lca.data.benchmarks import PARTS, Listing, benchmark_card, find, task_sizes_of
-from lca.data.decoding import read_together
+from lca.data.decoding import SUFFIXES, read_together
 from lca.data.folders import class_name, some
 from lca.data.options import DataOptions
 from lca.data.sources import check_split
 from lca.data.streams import classes_of_tasks
 from lca.errors import LcaError
+from lca.files import hash_file
 from lca.progress import Progress
 
 MOST = 10
@@ -42,9 +45,10 @@ def verify(
     expected = card["splits"][listing.split]
     yield Finding(True, f"layout: {listing.root}, split {listing.split}")
     yield from _check_classes(listing, card)
-    missing = {part: [str(file) for file in _files(listing, part) if not file.exists()] for part in PARTS}
-    if gone := [file for files in missing.values() for file in files]:
-        yield Finding(False, f"files: {len(gone)} that the labels name are missing: {some(gone)}")
+    missing = {part: [file for file in _files(listing, part) if not file.exists()] for part in PARTS}
+    if listing.files:
+        yield from _check_places(listing, [file for files in missing.values() for file in files])
+        yield from _check_copies(listing, expected.get("copies", 0), progress)
     for part in PARTS:
         there = sum(listing.counts(part).values()) - len(missing[part])
         yield _compared(f"{part} images", expected[part], there)
@@ -62,6 +66,63 @@ def verify(
 
 def _files(listing: Listing, part: str) -> list[Path]:
     return [file for each in listing.files.get(part, {}).values() for file in each]
+
+
+def _check_places(listing: Listing, missing: list[Path]) -> Iterator[Finding]:
+    """Files that are not where they belong: by the labels, where these name files, or by what the others of their
+    folder are called."""
+    root, listed = listing.root, {file for part in PARTS for file in _files(listing, part)}
+    present = {file for folder in {each.parent for each in listed} if folder.is_dir() for file in folder.iterdir()}
+    unlisted = sorted(file for file in present - listed if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+    by_name = {file.name: file for file in unlisted}
+    moved = {file: by_name[file.name] for file in missing if file.name in by_name}
+    if gone := [str(file) for file in missing if file not in moved]:
+        yield Finding(False, f"files: {len(gone)} that the labels name are missing: {some(gone)}")
+    pairs = [f"{_below(root, old)} lies in {_below(root, new.parent)}" for old, new in moved.items()]
+    pairs += [f"{_below(root, file)} is called like those of {name}" for file, name in _misplaced(listing)]
+    if pairs:
+        yield Finding(False, f"places: {len(pairs)} moved: {some(pairs)}")
+    if more := [_below(root, file) for file in unlisted if file not in moved.values()]:
+        yield Finding(False, f"files: {len(more)} that no label names: {some(more)}")
+
+
+def _misplaced(listing: Listing) -> Iterator[tuple[Path, str]]:
+    """Files in the folder of one class that are called like those of another: `Bobolink_0012.jpg` among cardinals.
+
+    What most files of a class are called, up to the number, is its own if no other class's are called so."""
+    files = {name: [file for part in PARTS for file in listing.files[part][name]] for name in listing.classes}
+    names = {name: Counter(map(_stem, own)) for name, own in files.items()}
+    most = {name: counts.most_common(1)[0] for name, counts in names.items() if counts}
+    usual = {name: stem for name, (stem, count) in most.items() if stem and 2 * count > names[name].total()}
+    owners = {stem: name for name, stem in usual.items() if [*usual.values()].count(stem) == 1}
+    for name in owners.values():
+        yield from ((file, owners[_stem(file)]) for file in files[name] if owners.get(_stem(file), name) != name)
+
+
+def _stem(file: Path) -> str:
+    """What a file is called up to its numbers, in lower case."""
+    return re.split(r"[\W_]*\d", file.stem, maxsplit=1)[0].casefold()
+
+
+def _check_copies(listing: Listing, expected: int, progress: Progress) -> Iterator[Finding]:
+    """Files of equal content: a copy may have taken the place of an image that is gone, and all counts still fit."""
+    by_size: dict[int, list[Path]] = defaultdict(list)
+    for file in (file for part in PARTS for file in _files(listing, part) if file.is_file()):
+        by_size[file.stat().st_size].append(file)
+    alike = [file for size, files in by_size.items() if size and len(files) > 1 for file in files]
+    first: dict[str, Path] = {}
+    copies = []
+    for file in progress.track(alike, "looking for copies", len(alike)):
+        other = first.setdefault(hash_file(file), file)
+        if other is not file:
+            copies.append(f"{_below(listing.root, file)} is {_below(listing.root, other)}")
+    if len(copies) != expected:
+        known = f", where the original has {expected}" if expected else ""
+        yield Finding(False, f"copies: {len(copies)} files have the content of others{known}: {some(copies)}")
+
+
+def _below(root: Path, path: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def _compared(what: str, expected: int, got: int) -> Finding:

@@ -55,7 +55,7 @@ def labelled_images(
         options = model.recipe.data if same else DataOptions(source=data)
         images = load_source(options, model.recipe.seed, model.extractor.preprocessing.size, progress).test
     else:
-        images = read_images(data, model.working_size, progress).images
+        images = read_images(data, model.working_size, progress, "test").images
     if limit is None or limit >= len(images):
         return images
     order = torch.randperm(len(images), generator=generator(seed, "robustness limit"))

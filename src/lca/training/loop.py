@@ -28,6 +28,9 @@ _WORTH_CAPTURING = 20
 class Inputs(ABC):
     """What a task is trained on, by the numbers of its images."""
 
+    on_device = True
+    """Whether all of it lies on the device already, so that a step can be captured there."""
+
     def draw(self, epoch: int) -> None:
         """Draw what is random for an epoch, into tensors that stay where they are: a captured step reads them."""
         return
@@ -37,12 +40,14 @@ class Inputs(ABC):
 
 
 class TrainingViews(Inputs):
-    """The images of a task, cropped and mirrored anew in every epoch."""
+    """The images of a task, cropped and mirrored anew in every epoch. They all lie on the device, unless they are too
+    many: then every batch is read from the disk."""
 
     def __init__(self, task: Task, setting: Setting) -> None:
         self._setting, self._task, self._sizes = setting, task.index, task.train.sizes
-        self._pixels = task.train.pixels.to(setting.extractor.compute.device)
-        count, device = len(task.train), self._pixels.canvas.device
+        count, device = len(task.train), setting.extractor.compute.device
+        self.on_device = not task.train.streamed
+        self._images = task.train.pixels.to(device) if self.on_device else task.train
         self._boxes = torch.zeros(count, 4, dtype=torch.long, device=device)
         self._flips = torch.zeros(count, dtype=torch.bool, device=device)
 
@@ -54,7 +59,8 @@ class TrainingViews(Inputs):
         self._flips.copy_(flips)
 
     def __call__(self, index: Tensor) -> Tensor:
-        extractor, pixels = self._setting.extractor, self._pixels.batch(index)
+        extractor = self._setting.extractor
+        pixels = self._images.batch(index if self.on_device else index.cpu()).to(extractor.compute.device)
         drawn = self._boxes[index], self._flips[index]
         return training_view(pixels, *drawn, extractor.preprocessing, extractor.scaling)
 
@@ -112,13 +118,13 @@ class FineTuning(Stored):
         what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
         batches = [index.to(device) for index in self.batches(task, number)]
         dropout = "dropout" if ranks.leads else f"dropout of rank {ranks.rank}"
+        worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING and ranks.count == 1 and running.inputs.on_device
         self._extractor.train()
         with (
             global_randomness(self.setting.seed, dropout, task.index, number, device),
             self.setting.progress.task(what, sum(map(len, batches))) as advance,
         ):
             for index in batches:
-                worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING and ranks.count == 1
                 self._advance(running, index, worth_it and len(index) == options.batch_size)
                 advance(len(index))
         self._extractor.eval()
