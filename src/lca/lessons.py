@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lca.arguments import expect_one_of
 from lca.data.streams import Task
-from lca.errors import LcaError
 from lca.history import Improvement, Lesson
 from lca.methods import Method
 from lca.statistics.gaussians import GaussianMemory
@@ -24,6 +24,7 @@ Effort = Literal["auto", "instant", "improve", "thorough"]
 """`instant` trains nothing, `thorough` trains at once, `improve` does one after the other and keeps what is better, and
 `auto` improves where that is likely to pay."""
 EFFORTS: tuple[Effort, ...] = ("auto", "instant", "improve", "thorough")
+PARTS: tuple[Part, ...] = ("instant", "thorough")
 PAYS_ABOVE = 10
 """Images of a class. Measured on five streams of real photos with two backbones: up to ten a class training changed
 what the features are worth by 0.4 points at most, at thirty by 0 to 2, with hundreds by much."""
@@ -33,8 +34,7 @@ SAMPLES = 2000
 
 def parts_of(effort: Effort, method: Method, task: Task) -> tuple[Part, ...]:
     """What a lesson is made of. A method that does not train on these classes has nothing but the instant part."""
-    if effort not in EFFORTS:
-        raise LcaError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
+    expect_one_of("effort", effort, EFFORTS)
     if not method.trains(task):
         return ("instant",)
     if effort == "auto":

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from lca.arguments import expect
+
 T = TypeVar("T")
 
 _log = logging.getLogger("lca")
@@ -116,6 +118,14 @@ class BarProgress(Progress):
 def _pace(rate: float) -> str:
     """Units a second, or seconds a unit where that is longer."""
     return f"{rate:.0f}/s" if rate >= 1 else f"{1 / rate:.0f} s each"
+
+
+def progress_or_default(progress: Progress | bool | None) -> Progress:
+    """What a library call shows: bars on a terminal, nothing elsewhere, unless it says what; `False` is silent."""
+    if isinstance(progress, Progress):
+        return progress
+    expect("progress", progress, (bool, type(None)), "a Progress, True or False")
+    return Progress() if progress is False or not sys.stderr.isatty() else BarProgress()
 
 
 def choose_progress(quiet: bool = False) -> Progress:

@@ -14,7 +14,7 @@ NO_CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
 def unreachable(address: str, patience: float = PATIENCE) -> str | None:
     """Why no connection to the server of an address can be made, proxies included; None where one can. What the server
     answers does not matter."""
-    from huggingface_hub.utils import get_session  # so that this takes the way that the download will take
+    from huggingface_hub import get_session  # so that this takes the way that the download will take
 
     reasons: list[str | None] = []
 

@@ -6,6 +6,7 @@ have no scale of their own and are stretched from their minimum and maximum to 0
 """
 
 import hashlib
+import io
 import os
 import re
 import stat
@@ -27,9 +28,9 @@ from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.progress import Progress
 
-ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
-"""A file, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold
-uint8 or floats in [0, 1]."""
+ImageLike = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray[Any, Any] | Tensor
+"""A file's path, its bytes, a file that is open for reading bytes, a Pillow image, an array (h, w) or
+(h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold uint8 or floats in [0, 1]."""
 
 Image.init()
 FORMATS: tuple[str, ...] = tuple(
@@ -55,6 +56,8 @@ LONGEST = 2
 canvas of its batch."""
 EMPTY = "is empty"
 NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
+WEB_ADDRESS = "is an address on the web, and nothing is fetched from there; download it and give the file or its bytes"
+TEXT_FILE = "is open as text; open it for reading bytes: open(path, 'rb')"
 NO_HEIF = "is a HEIC photo, which needs another package: pip install pillow-heif"
 DIGEST = 16
 NAMED = 20
@@ -110,11 +113,12 @@ def decode(image: ImageLike, working_size: int) -> Tensor:
         return _read(image, name_of(image), working_size).pixels
 
 
-def read_together(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Reading:
-    """Read many images, whose pixels lie one after another in memory."""
+def read_together(images: Sequence[ImageLike], working_size: int, progress: Progress, first: int = 1) -> Reading:
+    """Read many images, whose pixels lie one after another in memory. `first` is the number of the first one in
+    messages."""
     row, sizes, digests, several_frames = bytearray(), [], [], []
     left_out: dict[int, LeftOut] = {}
-    for place, result in enumerate(read_all(images, working_size, progress)):
+    for place, result in enumerate(read_all(images, working_size, progress, first)):
         if isinstance(result, LeftOut):
             left_out[place] = result
             continue
@@ -130,7 +134,9 @@ def read_together(images: Sequence[ImageLike], working_size: int, progress: Prog
     )
 
 
-def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Iterator[Decoded | LeftOut]:
+def read_all(
+    images: Sequence[ImageLike], working_size: int, progress: Progress, first: int = 1
+) -> Iterator[Decoded | LeftOut]:
     """Read many images, one after another, in their order; those that cannot be read become what is wrong with them.
     In threads: Pillow releases the interpreter lock."""
 
@@ -144,7 +150,7 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
         with _quiet():
-            results = pool.map(attempt, enumerate(images, 1))
+            results = pool.map(attempt, enumerate(images, first))
             yield from progress.track(results, "reading images", len(images))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt nobody waits for the rest
@@ -193,6 +199,11 @@ def _read(image: object, what: str, working_size: int) -> Decoded:
                 # a part of a large JPEG decodes several times faster; twice the size keeps the quality
                 opened.draft(None, (2 * working_size, 2 * working_size))
                 pixels = _finish(opened, working_size)
+        elif isinstance(image, bytes | bytearray | memoryview) or hasattr(image, "read"):
+            with _open_bytes(image, what) as file, _identify(file, _named(image), what) as opened:
+                several_frames = _has_several_frames(opened)
+                opened.draft(None, (2 * working_size, 2 * working_size))
+                pixels = _finish(opened, working_size)
         elif isinstance(image, Image.Image):
             pixels = _finish(image, working_size)
         else:
@@ -207,11 +218,38 @@ def digest_of(pixels: Tensor) -> bytes:
     return digest.digest()
 
 
+def is_web_address(path: str | Path) -> bool:
+    """Whether a path is none but an address, also where `Path` has made one slash of two."""
+    return bool(re.match(r"(https?|ftp|s3|gs|file|data):", str(path), re.IGNORECASE)) and not os.path.lexists(path)
+
+
+def _open_bytes(image: Any, what: str) -> IO[bytes]:
+    """The content of a file that is given itself: read from its beginning, where it can be wound back."""
+    content = image
+    if hasattr(image, "read"):
+        with suppress(OSError, ValueError, AttributeError):  # a pipe, or something that has nothing but `read`
+            image.seek(0)
+        content = image.read()
+    if isinstance(content, str):
+        raise UnreadableImage(what, TEXT_FILE)
+    if not len(content):
+        raise UnreadableImage(what, EMPTY)
+    return io.BytesIO(content)
+
+
+def _named(image: Any) -> Path:
+    """What an open file is called, for formats that only a name can tell."""
+    name = getattr(image, "name", None) or getattr(image, "filename", None)
+    return Path(name if isinstance(name, str) else "")
+
+
 def _open_file(path: Path, what: str) -> IO[bytes]:
+    if is_web_address(path):
+        raise UnreadableImage(what, WEB_ADDRESS)
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise UnreadableImage(what, "is a folder; expected an image file")
+            raise UnreadableImage(what, "is a folder; expected an image file, or a folder that is asked alone")
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             raise UnreadableImage(what, "is a pipe or a device; expected an image file")
         if status.st_size == 0:
@@ -332,7 +370,9 @@ def _to_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _checked_array(image: object, what: str) -> np.ndarray[Any, Any]:
     """An array or a tensor as uint8 (h, w), (h, w, 3) or (h, w, 4)."""
-    expected = "expected a path, a Pillow image, an array (h, w[, 1, 3 or 4]) or a tensor (1 or 3, h, w)"
+    expected = (
+        "expected a path, bytes, an open file, a Pillow image, an array (h, w[, 1, 3 or 4]) or a tensor (1 or 3, h, w)"
+    )
     if isinstance(image, Tensor):
         fits = image.ndim == 3 and image.shape[0] in (1, 3)
         values = image.detach().cpu()
