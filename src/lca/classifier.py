@@ -11,7 +11,7 @@ model = ContinualClassifier.load("model")
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -40,12 +40,13 @@ from lca.evaluation.predictions import Prediction, Predictions, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
-from lca.lessons import EFFORTS, PARTS, Effort, Part, Worth, compared, parts_of
+from lca.lessons import EFFORTS, MEASURING, PARTS, Effort, Part, Worth, compared, parts_of, stages_of
 from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress, progress_or_default
 from lca.randomness import generator
 from lca.recipe import Recipe, named_recipe, validate_recipe
+from lca.text import count
 from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
@@ -152,8 +153,10 @@ class ContinualClassifier:
         way = self.method.instant_steps if effort == "instant" else self.method.steps
         steps = list(way(task, [self.classes.index(name) for name in task.classes]))
         of_trunk = sum(step.trunk for step in steps)
+        name = f"{'task' if report is None else 'lesson'} {task.index + 1}"
+        self.progress.plan(stages_of(steps, task))
         for place, step in enumerate(steps, start=1):
-            yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
+            yield replace(step, run=partial(self._run, step, name), ends_trunk=place == of_trunk)
         taken: Part = "thorough" if effort == "thorough" and self.method.trains(task) else "instant"
         alone = (0, 0) if report is None or task.validation else self._calibrate_on_left_out(task.train)
         self.method.finish_task()
@@ -165,7 +168,8 @@ class ContinualClassifier:
             lesson = replace(lesson, when=now(), left_out=len(report.left_out), seconds=seconds)
             lesson = replace(lesson, left_one_out=alone[0], left_one_out_right=alone[1])
             if task.validation:
-                lesson = self._measured(lesson, task.validation)
+                with self.progress.stage(MEASURING):
+                    lesson = self._measured(lesson, task.validation)
         self.history.append(lesson)
 
     def forget(self, name: str) -> None:
@@ -350,13 +354,18 @@ class ContinualClassifier:
         classifier.load_state(state)
         return classifier
 
-    def _run(self, step: Step) -> dict[str, float]:
-        with self.compute.determinism():
+    def _run(self, step: Step, name: str) -> dict[str, float]:
+        with self.progress.within(name), self.progress.stage(step.phase), self.compute.determinism():
             return step.run() or {}
 
     def _taught(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Lesson:
-        for step in self._steps(task, report, effort, began):
-            step.run()
+        with ExitStack() as stack:
+            if report is not None:
+                counted = f"{count(len(task.train), 'image')} of {count(len(task.classes), 'class', 'classes')}"
+                training = ", training" * (effort == "thorough" and self.method.trains(task))
+                stack.enter_context(self.progress.lesson(f"lesson {task.index + 1}{training}", counted))
+            for step in stack.enter_context(closing(self._steps(task, report, effort, began))):
+                step.run()
         return self.history[-1]
 
     def _improved(self, task: Task, report: ReadingReport | None, before: State) -> Lesson | None:

@@ -6,7 +6,7 @@ the new classes by overfitting, to the old ones by moving the backbone away from
 itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from lca.arguments import expect_one_of
 from lca.data.streams import Task
+from lca.estimate import Stage
 from lca.history import Improvement, Lesson
-from lca.methods import Method
+from lca.methods import Method, Step
 from lca.statistics.gaussians import GaussianMemory
 
 Part = Literal["instant", "thorough"]
@@ -41,6 +42,21 @@ def parts_of(effort: Effort, method: Method, task: Task) -> tuple[Part, ...]:
         pays = len(task.train) > PAYS_ABOVE * len(task.classes)
         effort = "thorough" if not method.instant else "improve" if pays else "instant"
     return ("instant", "thorough") if effort == "improve" else (effort,)
+
+
+MEASURING = "measuring"
+"""The last stage of a lesson: the held-out images are asked."""
+
+
+def stages_of(steps: Sequence[Step], task: Task) -> list[Stage]:
+    """What a lesson consists of, in forward passes of an image; a backward pass takes about two of them. It is the
+    beginning of an estimate that learns from what stages take."""
+    images = len(task.train)
+    work = {"finetune": 3.0 * images, "merge": 2.0 * images, "statistics": 0.1 * images}
+    stages = [
+        Stage(step.phase, work.get(step.phase, float(images)), 2 if step.phase == "merge" else 1) for step in steps
+    ]
+    return stages + [Stage(MEASURING, float(len(task.validation)))] * (task.validation is not None)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interrupt
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
+from lca.text import count
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -88,9 +89,9 @@ def learn_command(
       lca learn my-model photos/few --improve
       lca learn flowers photos --backbone vit_base_patch16_224.augreg_in21k_ft_in1k --bundle
     """
-    effort = _effort(instant, improve, thorough)
+    effort, progress = _effort(instant, improve, thorough), choose_progress(quiet)
+    progress.line(f"teaching {model} what is in {folder}")  # loading what it takes takes seconds
     with _changing(model) as known:
-        progress = choose_progress(quiet)
         if not folder.is_dir():
             raise LcaError(f"there is no folder {folder}; expected one with a folder of images per class")
         if known:
@@ -148,6 +149,7 @@ def _teach(
         raise LcaError(f"{error}; {kept}") from error
     if not silent and lesson.improvement is not None:
         _print_improvement(lesson.improvement)
+        _print_closing(lesson, learner, model)
     elif not silent and effort == "improve":
         print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
     return lesson
@@ -315,7 +317,7 @@ def forget_command(
         learner = load_model(model, device, weights, choose_progress(quiet))
         learner.forget(name)
         learner.save(model)
-    print(f"{model} has forgotten {name}; it knows {_count(len(learner.classes), 'class', 'classes')}")
+    print(f"{model} has forgotten {name}; it knows {count(len(learner.classes), 'class', 'classes')}")
 
 
 @contextmanager
@@ -377,9 +379,9 @@ def _print_backbone(name: str) -> None:
 def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
     images, again = sum(lesson.images.values()), len(lesson.images) - len(lesson.new)
     known = f" and {again} known" if again else ""
-    left_out = f", {_count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
+    left_out = f", {count(lesson.left_out, 'file')} left out" if lesson.left_out else ""
     print(
-        f"learnt {_count(len(lesson.new), 'new class', 'new classes')}{known} from {_count(images, 'image')} "
+        f"learnt {count(len(lesson.new), 'new class', 'new classes')}{known} from {count(images, 'image')} "
         f"({lesson.held_out} more held out{left_out}){', nothing trained' * (lesson.effort == 'instant')}"
     )
     if lesson.accuracy is None:
@@ -398,7 +400,14 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
-    print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+    _print_closing(lesson, learner, model)
+
+
+def _print_closing(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
+    """What was just learnt, and how much is known now."""
+    names = [*lesson.new, *(name for name in lesson.images if name not in lesson.new)]
+    learnt = ", ".join(names[:10]) + f" and {len(names) - 10} more" * (len(names) > 10)
+    print(f"{model} has learnt {learnt}; it knows {count(len(learner.classes), 'class', 'classes')}", flush=True)
 
 
 def _print_improvement(tried: "Improvement") -> None:
@@ -417,10 +426,6 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _count(number: int, singular: str, plural: str = "") -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _print_json(content: Any) -> None:
