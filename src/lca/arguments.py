@@ -27,7 +27,7 @@ def expect(what: str, value: object, kinds: type | tuple[type, ...], expected: s
 
 def expect_number(what: str, value: Any, low: float, high: float, unit: str = "") -> float:
     """A number from `low` to `high`; `True` is none."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not low <= number <= high:
         raise LcaError(f"{what} must be a number from {low:g} to {high:g}{unit}, got {shown(value)}")
     return number

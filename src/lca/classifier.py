@@ -10,7 +10,7 @@ model = ContinualClassifier.load("model")
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -146,7 +146,7 @@ class ContinualClassifier:
         expect_one_of("effort", effort, PARTS)
         yield from self._steps(*self._as_task(data, held_out), effort, began)
 
-    def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Iterator[Step]:
+    def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Generator[Step]:
         known = images_learnt(self.history)  # `classes` also holds those of a lesson that is resumed
         new = [name for name in task.classes if name not in known]
         self.classes += [name for name in new if name not in self.classes]

@@ -22,14 +22,14 @@ class Estimate:
     """Seconds left = what is left of this stage + those to come. A stage takes what stages of its kind took on average;
     the first of a kind, its work times the seconds that a unit of work has taken so far."""
 
-    def __init__(self, name: str, pace: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, pace: float | None = None, clock: Callable[[], float] | None = None) -> None:
         """`pace` is the seconds that a unit took in earlier pieces of work."""
         self.name, self.what, self.thread = name, "", get_ident()
-        self._pace, self._clock = pace, clock
+        self._pace, self._clock = pace, clock or time.monotonic
         self._stages: list[Stage] = []
         self._took: dict[str, list[float]] = defaultdict(list)
         self._done, self._share, self._tasks = 0.0, 0.0, 0
-        self.began = self._stage_began = clock()
+        self.began = self._stage_began = self._clock()
 
     def plan(self, stages: Sequence[Stage]) -> None:
         """What is to be done, in this order."""
@@ -43,7 +43,7 @@ class Estimate:
         self._share += share
 
     def end_stage(self, kind: str) -> None:
-        """A stage of this kind is over; those before it that were passed over count as done."""
+        """A stage of this kind is over; those before it were passed over."""
         now = self._clock()
         while self._stages:
             stage = self._stages.pop(0)

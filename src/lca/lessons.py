@@ -56,7 +56,7 @@ def stages_of(steps: Sequence[Step], task: Task) -> list[Stage]:
     stages = [
         Stage(step.phase, work.get(step.phase, float(images)), 2 if step.phase == "merge" else 1) for step in steps
     ]
-    return stages + [Stage(MEASURING, float(len(task.validation)))] * (task.validation is not None)
+    return stages if task.validation is None else [*stages, Stage(MEASURING, float(len(task.validation)))]
 
 
 @dataclass(frozen=True)

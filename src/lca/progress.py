@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from lca import html
@@ -323,12 +324,11 @@ class _NotebookBar:
             self._put("")
 
     def _put(self, content: str) -> None:
-        from IPython.display import HTML, display
-
+        display: Any = import_module("IPython.display")  # who is in a notebook has it, and it has no types
         if self._handle is None:
-            self._handle = display(HTML(content), display_id=True)
+            self._handle = display.display(display.HTML(content), display_id=True)
         else:
-            self._handle.update(HTML(content))
+            self._handle.update(display.HTML(content))
 
 
 def _nothing() -> None:

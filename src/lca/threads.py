@@ -21,7 +21,7 @@ def let_waiting_threads_sleep() -> None:
     os.environ["GOMP_SPINCOUNT"] = SPINS  # if only for the processes that are started from here
     if "torch" in sys.modules and platform.system() == "Linux":
         warnings.warn(
-            "torch was imported before lca, too late to let its waiting threads sleep: on a busy machine lessons can "
-            f"take several times longer. Import lca first, or set GOMP_SPINCOUNT={SPINS} before Python starts",
+            "torch was imported before lca, too late to let its waiting threads sleep: on a busy machine lessons "
+            f"take longer. Import lca first, or set GOMP_SPINCOUNT={SPINS} before Python starts",
             stacklevel=3,
         )
