@@ -32,3 +32,4 @@ def test_notebooks_run(path, tmp_path):
     assert [*tmp_path.iterdir()] == [], "a notebook leaves nothing behind"
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert {"teach-from-photos": "test images are right", "add-a-method": "nearest_mean: "}[path.stem] in said
+    assert "torch was imported before lca" not in said

@@ -14,7 +14,16 @@ import time
 import pytest
 from rich.console import Console
 
-from lca.progress import BarProgress, LineProgress, Progress, QuietProgress, choose_progress
+from lca.estimate import Stage
+from lca.progress import (
+    BarProgress,
+    LineProgress,
+    NotebookProgress,
+    Progress,
+    QuietProgress,
+    choose_progress,
+    progress_or_default,
+)
 
 
 def test_lines_where_there_is_no_terminal(capsys):
@@ -137,3 +146,94 @@ def test_a_warning_to_a_library_call_is_shown_by_default():
     script = "from lca.progress import Progress; Progress().warning('look here')"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert (result.stdout, result.stderr) == ("", "look here\n")
+
+
+IN_A_TERMINAL = """
+import threading, time
+from lca.estimate import Stage
+from lca.progress import BarProgress, progress_or_default
+
+progress = progress_or_default(None)
+assert isinstance(progress, BarProgress)
+with progress.task("too short", 2) as advance:
+    advance(1)
+progress._after = 0.0
+
+def ask():
+    with progress.task("another thread", 3) as advance:
+        advance(1)
+
+with progress.lesson("lesson 7", "20 images"):
+    progress.plan([Stage("finetune", 20)] * 2)
+    with progress.stage("finetune"), progress.task("epoch 1/2", 10) as advance:
+        for _ in range(5):
+            time.sleep(0.1)
+            advance(1)
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+        time.sleep(0.3)
+"""
+
+
+def on_a_terminal(script):
+    """What a script shows on a terminal."""
+    here, terminal = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-c", script], stderr=terminal, env=os.environ | {"TERM": "xterm"})
+    os.close(terminal)
+    shown = bytearray()
+    try:
+        while piece := os.read(here, 4096):
+            shown.extend(piece)
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    os.close(here)
+    assert done.wait(60) == 0, shown
+    return shown.decode()
+
+
+def test_a_lesson_is_one_bar_on_a_terminal_whatever_others_do():
+    shown = on_a_terminal(IN_A_TERMINAL)
+    assert re.search(r"lesson 7: epoch 1/2 .*about 2 s, \d s left", shown)
+    assert "too short" not in shown
+    assert "another thread" not in shown
+
+
+def test_a_library_call_shows_what_suits_the_place(monkeypatch):
+    assert type(progress_or_default(None)) is Progress, "no terminal"
+    assert type(progress_or_default(True)) is LineProgress
+    mine = QuietProgress()
+    assert progress_or_default(mine) is mine
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert type(progress_or_default(None)) is BarProgress
+    assert type(progress_or_default(False)) is Progress
+
+
+def test_a_notebook_shows_a_bar_that_goes(monkeypatch):
+    from IPython.core.displaypub import CapturingDisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        assert type(progress_or_default(None)) is Progress, "IPython without a kernel"
+        monkeypatch.setattr(shell, "kernel", object(), raising=False)
+        monkeypatch.setattr(shell, "display_pub", CapturingDisplayPublisher(parent=shell))
+        progress = progress_or_default(None)
+        assert type(progress) is NotebookProgress
+        with progress.task("too short", 2) as advance:
+            advance(1)
+        assert shell.display_pub.outputs == []
+        progress = NotebookProgress(after=0, every=0)
+        with progress.task("<features>", 2) as advance:
+            advance(1)
+        with progress.lesson("lesson 1", "2 images"):
+            progress.plan([Stage("a", 1)])
+            with progress.stage("a"), progress.task("b", 2) as advance:
+                advance(1)
+        told = [(each["data"]["text/html"], each["update"]) for each in shell.display_pub.outputs]
+    finally:
+        InteractiveShell.clear_instance()
+    assert "&lt;features&gt;: 1/2" in told[0][0]
+    assert told[1] == ("", True), "it goes"
+    assert any("lesson 1, b, about 0 s, 0 s left" in content for content, _ in told[2:])
+    assert told[-1] == ("", True)

@@ -11,49 +11,54 @@ model.undo()                                             # takes back the last c
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
+from lca import notebook
+from lca.arguments import expect, expect_number, expect_one_of, folder_path, model_folder
 from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.class_names import expect_known, expect_new
-from lca.data.decoding import Embedded, ImageLike, LeftOut, read_together, unreadable_images
+from lca.data.decoding import ImageLike, LeftOut, name_of, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
 from lca.data.images import ImageSet, Pixels
 from lca.data.labelled import Labelled, LabelledImages, read_images
 from lca.data.parts import Layout
 from lca.data.parts import Part as DataPart
+from lca.data.questions import Question, images_asked
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
+from lca.data.thumbnails import jpeg, small
 from lca.data.views import Preprocessing, ViewOptions
 from lca.device import Compute, versions
 from lca.earlier import KEEP, ROOM, Earlier, bounded, earlier_in, leading_back, save_with
-from lca.errors import LcaError
+from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
-from lca.evaluation.predictions import Prediction, predictions
+from lca.evaluation.predictions import Prediction, Predictions, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, write_atomic
 from lca.history import Lesson, images_learnt, now
-from lca.lessons import Effort, Part, Worth, compared, parts_of
+from lca.lessons import EFFORTS, MEASURING, PARTS, Effort, Part, Worth, compared, parts_of, stages_of
 from lca.methods import Step, methods
 from lca.options import validate
-from lca.progress import Progress
+from lca.progress import Progress, progress_or_default
 from lca.randomness import generator
-from lca.recipe import Recipe, recipe_for_photos, validate_recipe
+from lca.recipe import Recipe, named_recipe, validate_recipe
+from lca.text import count
 from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
 UNKNOWN_AT = 99.0
+_READ_AT_ONCE = 256
+"""Images that are read and answered at a time: a folder of any size fits."""
 _ANSWERED_AT_ONCE = 2048
 """Features: a quadratic head needs a number for each of them and every row of every class."""
 
@@ -61,7 +66,9 @@ _ANSWERED_AT_ONCE = 2048
 class ContinualClassifier:
     """A pre-trained backbone, a method that teaches it new classes, and the classes learnt so far.
 
-    Without a recipe it is what `lca learn` makes: the recipe `best`, on the embedded backbone for photos.
+    Without a recipe it is what `lca learn` makes: the recipe `best`, on the embedded backbone for photos. A recipe may
+    be named, as for `--recipe`, and so may a backbone, by its full tag. `progress` is shown on a terminal and in a
+    notebook unless it is `False`, or a `Progress` of one's own.
     `view` says what of an image is seen: by default what is usual for photos, as changed by the recipe.
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     `bundle` says whether a saved model carries the backbone's weights; such a one is there to be given away and keeps
@@ -70,16 +77,19 @@ class ContinualClassifier:
 
     def __init__(
         self,
-        recipe: Recipe | None = None,
+        recipe: Recipe | str | Path | None = None,
         view: ViewOptions | None = None,
-        progress: Progress | None = None,
-        backbone: Backbone | None = None,
+        progress: Progress | bool | None = None,
+        backbone: Backbone | str | None = None,
         given: Given | None = None,
     ) -> None:
-        self.recipe = recipe = recipe or recipe_for_photos()
+        self.recipe = recipe = named_recipe(recipe, backbone)
+        expect("view", view, (ViewOptions, type(None)), "a ViewOptions")
+        expect("backbone", backbone, (Backbone, str, type(None)), "a Backbone or the name of one (see `lca backbones`)")
+        expect("given", given, (Given, type(None)), "a Given")
         self.view = view or recipe.data.view.over(ViewOptions())
-        self.progress = progress or Progress()
-        self.backbone = backbone or load_backbone(recipe.backbone)
+        self.progress = progress_or_default(progress)
+        self.backbone = backbone if isinstance(backbone, Backbone) else load_backbone(recipe.backbone)
         self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact, recipe.compile)
         self._weights = dict(self.backbone.vit.state_dict())  # under the names they have before a tuner is attached
         self.extractor = FeatureExtractor(
@@ -123,6 +133,7 @@ class ContinualClassifier:
         than ten images a class; a task of a stream and a method that cannot do without training it teaches thoroughly.
         """
         began = time.perf_counter()
+        expect_one_of("effort", effort, EFFORTS)
         task, report = self._as_task(data, held_out)
         first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
         with self._change() as before:
@@ -140,18 +151,21 @@ class ContinualClassifier:
         to a benchmark: its lesson has no date, and nothing is held out and measured.
         """
         began = time.perf_counter()
+        expect_one_of("effort", effort, PARTS)
         self._earlier.clear()
         yield from self._steps(*self._as_task(data, held_out), effort, began)
 
-    def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Iterator[Step]:
+    def _steps(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Generator[Step]:
         known = images_learnt(self.history)  # `classes` also holds those of a lesson that is resumed
         new = [name for name in task.classes if name not in known]
         self.classes += [name for name in new if name not in self.classes]
         way = self.method.instant_steps if effort == "instant" else self.method.steps
         steps = list(way(task, [self.classes.index(name) for name in task.classes]))
         of_trunk = sum(step.trunk for step in steps)
+        name = f"{'task' if report is None else 'lesson'} {task.index + 1}"
+        self.progress.plan(stages_of(steps, task))
         for place, step in enumerate(steps, start=1):
-            yield replace(step, run=partial(self._run, step), ends_trunk=place == of_trunk)
+            yield replace(step, run=partial(self._run, step, name), ends_trunk=place == of_trunk)
         taken: Part = "thorough" if effort == "thorough" and self.method.trains(task) else "instant"
         alone = (0, 0) if report is None or task.validation else self._calibrate_on_left_out(task.train)
         self.method.finish_task()
@@ -163,7 +177,8 @@ class ContinualClassifier:
             lesson = replace(lesson, when=now(), left_out=len(report.left_out), seconds=seconds)
             lesson = replace(lesson, left_one_out=alone[0], left_one_out_right=alone[1])
             if task.validation:
-                lesson = self._measured(lesson, task.validation)
+                with self.progress.stage(MEASURING):
+                    lesson = self._measured(lesson, task.validation)
             if report.test:
                 told = self.evaluate(LabelledImages(*report.test)).known
                 lesson = replace(lesson, tested=len(told), tested_right=sum(a.truth == a.label for a in told))
@@ -175,6 +190,8 @@ class ContinualClassifier:
         `undo` brings them back, from an earlier state that still knows them; with `purge` no earlier state is left. The
         backbone is not unlearnt: what it picked up from the images of a class stays in its weights.
         """
+        for name in names:
+            expect("the name of a class", name, str, "a text")
         names = tuple(dict.fromkeys(names))
         expect_known(names, self.classes, "forget")
         if not names:
@@ -239,10 +256,11 @@ class ContinualClassifier:
         of the reading. `layout` says how folders called train and test are read, where they could be classes too."""
         return read_images(data, self.working_size, self.progress, part, layout)
 
-    def predict(
-        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
-    ) -> list[Prediction]:
+    def predict(self, images: Question, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Predictions:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
+
+        Images are files, their bytes, open files, Pillow images, arrays or tensors: one, or several. A folder that is
+        given alone stands for all images below it; `answer.image` says which one an answer is about.
 
         An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
         did. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
@@ -251,23 +269,41 @@ class ContinualClassifier:
         left_out = [each for each in answers if isinstance(each, LeftOut)]
         if left_out:
             raise unreadable_images(left_out, len(answers))
-        return [each for each in answers if isinstance(each, Prediction)]
+        return Predictions(each for each in answers if isinstance(each, Prediction))
 
     def try_predict(
-        self, images: ImageLike | Sequence[ImageLike], branch: str | None = None, unknown_at: float = UNKNOWN_AT
+        self, images: Question, branch: str | None = None, unknown_at: float = UNKNOWN_AT
     ) -> list[Prediction | LeftOut]:
         """As `predict`, but an image that cannot be read gets the reason in its place."""
-        alone = isinstance(images, np.ndarray | Tensor) and images.ndim in (2, 3)
-        if alone or isinstance(images, str | Path | Embedded | Image.Image):
-            images = [images]  # type: ignore[list-item]
-        reading = read_together(images, self.working_size, Progress())  # type: ignore[arg-type]
+        asked = images_asked(images, self.progress)
+        answers: list[Prediction | LeftOut] = []
+        with self.progress.task("answering", len(asked)) if len(asked) > _READ_AT_ONCE else nullcontext() as advance:
+            for start in range(0, max(len(asked), 1), _READ_AT_ONCE):
+                some = asked[start : start + _READ_AT_ONCE]
+                answers += self._answers_about(some, start + 1, branch, unknown_at)
+                if advance is not None:
+                    advance(len(some))
+        return answers
+
+    def _answers_about(
+        self, images: list[ImageLike], first: int, branch: str | None, unknown_at: float
+    ) -> Iterator[Prediction | LeftOut]:
+        reading = read_together(images, self.working_size, Progress(), first)
         readable = reading.pixels.batch(torch.arange(len(reading.pixels)))
-        answers = iter(self._answers(readable, branch, unknown_at))
-        return [reading.left_out.get(place) or next(answers) for place in range(len(images))]
+        answers = enumerate(self._answers(readable, branch, unknown_at))
+        for place, image in enumerate(images):
+            if place in reading.left_out:
+                yield reading.left_out[place]
+                continue
+            row, answer = next(answers)
+            path = isinstance(image, str | Path)
+            pictured = partial(jpeg, Path(image) if path else small(reading.pixels.image(row)))  # type: ignore[arg-type]
+            yield replace(answer, image=name_of(image, first + place), picture=pictured)
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images, of which those of a test part if there is one, and compare. Classes that were
         never learnt test what the model refuses."""
+        self._check_question(branch, unknown_at)
         images, _ = self.read(data, "test")
         answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
@@ -289,15 +325,21 @@ class ContinualClassifier:
 
     def features(self, images: ImageSet | Pixels, what: str = "features", centre_crop: float | None = None) -> Tensor:
         """(n, width), on the classifier's device; `centre_crop` is another than the view's."""
+        expect("images", images, (ImageSet, Pixels), "an ImageSet or Pixels; `predict` takes files")
         with self.compute.determinism():
             return self.method.features(images, what, centre_crop=centre_crop)
 
     @torch.no_grad()
     def logits(self, features: Tensor, branch: str | None = None) -> Tensor:
         """(n, classes learnt), in the order of `classes`."""
-        branch = branch or self.branch
-        if branch not in self.method.branches():
-            raise LcaError(f"there is no branch {branch!r}; there are {self.method.branches()}")
+        branch = self._branch(branch)
+        expect("features", features, Tensor, "a tensor (n, width), as `features` gives it")
+        if features.ndim != 2 or features.shape[1] % self.extractor.width or not features.is_floating_point():
+            raise LcaError(
+                f"features must be floats of the shape (n, {self.extractor.width}), as `features` gives them; got "
+                f"{tuple(features.shape)} of {features.dtype}"
+            )
+        self._expect_classes()
         return torch.cat([self.method.logits(some, branch) for some in features.split(_ANSWERED_AT_ONCE)])
 
     def probabilities(self, features: Tensor, branch: str | None = None) -> Tensor:
@@ -341,7 +383,7 @@ class ContinualClassifier:
         """Write the model and its card to a folder. The model changes in one atomic step: an interrupted save leaves
         the old one. The states from before the last changes are kept beside it for `undo`, at most `keep` of them, by
         default as many as the classifier keeps."""
-        folder, state = Path(folder), self.state()
+        folder, state = folder_path("a model", folder), self.state()
         state.meta["versions"] = versions()
         sizes = state.bytes_by_part()
         most = self.keep if keep is None else keep
@@ -360,10 +402,14 @@ class ContinualClassifier:
         *,
         device: str | None = None,
         weights: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> "ContinualClassifier":
         """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on."""
-        earlier, state = earlier_in(Path(folder)), load_state(Path(folder))
+        folder = model_folder(folder)
+        expect("device", device, (str, type(None)), "auto, cpu, cuda or cuda:1")
+        expect("weights", weights, (str, Path, type(None)), "the path of a safetensors file")
+        progress = progress_or_default(progress)
+        earlier, state = earlier_in(folder), load_state(folder)
         if device is not None:
             state.meta["recipe"]["device"] = device
         if weights is not None:
@@ -380,13 +426,18 @@ class ContinualClassifier:
         classifier.keep, classifier._earlier = max(KEEP, len(earlier)), earlier
         return classifier
 
-    def _run(self, step: Step) -> dict[str, float]:
-        with self.compute.determinism():
+    def _run(self, step: Step, name: str) -> dict[str, float]:
+        with self.progress.within(name), self.progress.stage(step.phase), self.compute.determinism():
             return step.run() or {}
 
     def _taught(self, task: Task, report: ReadingReport | None, effort: Part, began: float) -> Lesson:
-        for step in self._steps(task, report, effort, began):
-            step.run()
+        with ExitStack() as stack:
+            if report is not None:
+                counted = f"{count(len(task.train), 'image')} of {count(len(task.classes), 'class', 'classes')}"
+                training = ", training" * (effort == "thorough" and self.method.trains(task))
+                stack.enter_context(self.progress.lesson(f"lesson {task.index + 1}{training}", counted))
+            for step in stack.enter_context(closing(self._steps(task, report, effort, began))):
+                step.run()
         return self.history[-1]
 
     def _improved(self, task: Task, report: ReadingReport | None, before: State) -> Lesson | None:
@@ -434,13 +485,40 @@ class ContinualClassifier:
         self._earlier = bounded(earlier, self.state(), ROOM)
 
     def _answers(self, images: ImageSet | Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
-        if not self.classes:
-            raise LcaError("this classifier has not learnt any class yet; call learn first")
+        branch = self._check_question(branch, unknown_at)
         if not len(images):
             return []
         features = self.features(images)
-        distances = self.method.percentiles(features, branch or self.branch)
+        distances = self.method.percentiles(features, branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
+
+    def _check_question(self, branch: str | None, unknown_at: float) -> str:
+        """The branch that is asked; what cannot be asked is an error."""
+        expect_number("unknown_at", unknown_at, 0, 100, " (per cent)")
+        self._expect_classes()
+        return self._branch(branch)
+
+    def _expect_classes(self) -> None:
+        if not self.classes:
+            raise LcaError("this classifier has not learnt any class yet; call learn first")
+
+    def _branch(self, branch: str | None) -> str:
+        if branch is None:
+            return self.branch
+        names = self.method.branches()
+        if branch not in names:
+            hint = nearest(branch, names) if isinstance(branch, str) else ""
+            raise LcaError(f"there is no branch {branch!r}; there are {names}{f'; {hint}' * hint.endswith('?')}")
+        return branch
+
+    def __repr__(self) -> str:
+        return notebook.text_of(self.classes, self.history, self._parts())
+
+    def _repr_html_(self) -> str:
+        return notebook.html_of(self.classes, self.history, self._parts())
+
+    def _parts(self) -> str:
+        return f"method {self.recipe.method.name}, tuning {self.recipe.tuning.name}, backbone {self.backbone.name}"
 
     def _calibrate_on_left_out(self, images: ImageSet) -> tuple[int, int]:
         """The temperature of every branch whose heads can tell what they would say of an image they had not learnt, and
@@ -479,8 +557,8 @@ class ContinualClassifier:
             warnings.warn(f"method {name!r} needs all data at once: this lesson undoes the others", stacklevel=4)
         if isinstance(data, Task):
             return data, None
-        if not 0 <= held_out < 1:
-            raise LcaError(f"the held-out share must be at least 0 and less than 1, got {held_out}")
+        if expect_number("the held-out share", held_out, 0, 1) == 1:
+            raise LcaError("the held-out share must be less than 1: something has to be learnt")
         images, report = self.read(data)
         for name, known in case_variants(images.classes, self.classes):
             self.progress.warning(

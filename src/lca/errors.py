@@ -13,6 +13,10 @@ class BusyError(LcaError):
     """Another process is at work there."""
 
 
+class InvalidOptionsError(LcaError, ValueError):
+    """Options that are none: a wrong key or value."""
+
+
 class MissingPackageError(LcaError):
     """A package that only some features need is not installed."""
 
@@ -30,7 +34,7 @@ def needs(what: str, *packages: str) -> Iterator[None]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: the nearest known ones, else all of them."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    close = get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(repr(each) for each in close) + "?"
     return "known: " + ", ".join(names) if names else "there are none"

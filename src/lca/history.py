@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from lca import html
+
 
 @dataclass(frozen=True)
 class Improvement:
@@ -27,7 +29,7 @@ class Improvement:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lesson:
     """One step of a model's history."""
 
@@ -70,6 +72,27 @@ class Lesson:
         tried = entry.get("improvement")
         return cls(**{**entry, "improvement": None if tried is None else Improvement(**tried)})
 
+    def __repr__(self) -> str:
+        return f"Lesson({self.summary()})"
+
+    def _repr_html_(self) -> str:
+        rows = [[html.safe(name), "new" * (name in self.new), str(count)] for name, count in self.images.items()]
+        share = html.bar(self.right / self.held_out, f"{self.accuracy:.1f} % right") if self.held_out else ""
+        return html.titled(self.summary(), share, html.table(["class", "", "images"], rows) if rows else "")
+
+    def summary(self) -> str:
+        """What came of it, in one line."""
+        if self.kind != "learn":
+            return f"{self.kind} {_named(self.new)}"
+        known = [name for name in self.images if name not in self.new]
+        told = [f"{len(self.new)} new: {_named(self.new)}"] * bool(self.new) + [f"known: {_named(known)}"] * bool(known)
+        told.append(f"{sum(self.images.values())} images")
+        if self.accuracy is None:
+            told.append("nothing held out")
+        else:
+            told.append(f"{self.accuracy:.1f} % of {self.held_out} held-out images right")
+        return "; ".join([*told, *[f"{self.seconds} s"] * (self.seconds is not None)])
+
     @property
     def accuracy(self) -> float | None:
         """On the held-out images, in per cent."""
@@ -109,6 +132,10 @@ def described(lesson: Lesson) -> str:
         return f"made {' and '.join(lesson.new)} one class, {lesson.name}"
     again = len(lesson.images) - len(lesson.new)
     return "; ".join([f"{len(lesson.new)} new: {names}"] * bool(lesson.new) + [f"{again} known"] * bool(again))
+
+
+def _named(names: list[str], named: int = 5) -> str:
+    return ", ".join(names[:named]) + f" and {len(names) - named} more" * (len(names) > named)
 
 
 def now() -> str:

@@ -6,17 +6,18 @@ the new classes by overfitting, to the old ones by moving the backbone away from
 itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lca.arguments import expect_one_of
 from lca.data.streams import Task
-from lca.errors import LcaError
+from lca.estimate import Stage
 from lca.history import Improvement, Lesson
-from lca.methods import Method
+from lca.methods import Method, Step
 from lca.statistics.gaussians import GaussianMemory
 
 Part = Literal["instant", "thorough"]
@@ -24,6 +25,7 @@ Effort = Literal["auto", "instant", "improve", "thorough"]
 """`instant` trains nothing, `thorough` trains at once, `improve` does one after the other and keeps what is better, and
 `auto` improves where that is likely to pay."""
 EFFORTS: tuple[Effort, ...] = ("auto", "instant", "improve", "thorough")
+PARTS: tuple[Part, ...] = ("instant", "thorough")
 PAYS_ABOVE = 10
 """Images of a class. Measured on five streams of real photos with two backbones: up to ten a class training changed
 what the features are worth by 0.4 points at most, at thirty by 0 to 2, with hundreds by much."""
@@ -33,14 +35,28 @@ SAMPLES = 2000
 
 def parts_of(effort: Effort, method: Method, task: Task) -> tuple[Part, ...]:
     """What a lesson is made of. A method that does not train on these classes has nothing but the instant part."""
-    if effort not in EFFORTS:
-        raise LcaError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
+    expect_one_of("effort", effort, EFFORTS)
     if not method.trains(task):
         return ("instant",)
     if effort == "auto":
         pays = len(task.train) > PAYS_ABOVE * len(task.classes)
         effort = "thorough" if not method.instant else "improve" if pays else "instant"
     return ("instant", "thorough") if effort == "improve" else (effort,)
+
+
+MEASURING = "measuring"
+"""The last stage of a lesson: the held-out images are asked."""
+
+
+def stages_of(steps: Sequence[Step], task: Task) -> list[Stage]:
+    """What a lesson consists of, in forward passes of an image; a backward pass takes about two of them. It is the
+    beginning of an estimate that learns from what stages take."""
+    images = len(task.train)
+    work = {"finetune": 3.0 * images, "merge": 2.0 * images, "statistics": 0.1 * images}
+    stages = [
+        Stage(step.phase, work.get(step.phase, float(images)), 2 if step.phase == "merge" else 1) for step in steps
+    ]
+    return stages if task.validation is None else [*stages, Stage(MEASURING, float(len(task.validation)))]
 
 
 @dataclass(frozen=True)

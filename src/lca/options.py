@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from lca.errors import LcaError, nearest
+from lca.errors import InvalidOptionsError, LcaError, nearest
 from lca.registry import Registry
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -18,6 +18,17 @@ class Options(BaseModel):
     """Base of all option classes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    def __init__(self, /, *given: Any, **values: Any) -> None:
+        name = type(self).__name__
+        if given:
+            raise InvalidOptionsError(f"{name} takes its keys by name, as in {name}(key=value); got {given[0]!r}")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _told(error, name) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # sections are validated without calling it
 
     @model_validator(mode="before")
     @classmethod
@@ -79,11 +90,15 @@ def validate(model: type[Model], content: Any, origin: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [f"{origin}: {error.error_count()} mistake(s)"]
-        for item in error.errors():
-            place = ".".join(str(step) for step in item["loc"]) or "the top level"
-            message = item["msg"].removeprefix("Value error, ")
-            told = item["type"] == "value_error" or isinstance(item["input"], Mapping)  # ours say what they got
-            got = "" if told else f", got {item['input']!r}"
-            lines.append(f"  {place}: {message}{got}")
-        raise LcaError("\n".join(lines)) from None
+        raise _told(error, origin) from None
+
+
+def _told(error: ValidationError, origin: str) -> InvalidOptionsError:
+    lines = [f"{origin}: {error.error_count()} mistake(s)"]
+    for item in error.errors():
+        place = ".".join(str(step) for step in item["loc"]) or "the top level"
+        message = item["msg"].removeprefix("Value error, ")
+        told = item["type"] == "value_error" or isinstance(item["input"], Mapping)  # ours say what they got
+        got = "" if told else f", got {item['input']!r}"
+        lines.append(f"  {place}: {message}{got}")
+    return InvalidOptionsError("\n".join(lines))

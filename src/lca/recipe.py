@@ -5,12 +5,13 @@ ones that come with the package and a user's own. `extends: NAME` starts from an
 key. A section named after a scale (`mini`) holds what is different there, and `--scale` chooses it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
+from lca.arguments import expect
 from lca.backbones import PHOTOS, BackboneOptions
 from lca.data.options import DataOptions
 from lca.errors import LcaError, nearest
@@ -167,9 +168,18 @@ def read_recipe(name_or_path: str, overrides: Iterable[str] = (), scale: str | N
     return content
 
 
-def load_recipe(name_or_path: str, overrides: Iterable[str] = (), changes: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    name_or_path: str | Path, overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> Recipe:
     """A validated recipe, with overrides as text and then `changes` as a mapping; every mistake is an `LcaError` that
     names the key."""
+    expect("a recipe", name_or_path, (str, Path), "a name (see `lca recipes`) or the path of a .yaml file")
+    name_or_path = str(name_or_path)
+    if isinstance(overrides, str):
+        raise LcaError(f"overrides are a list of texts, such as ['training.lr=0.02']; got {overrides!r}")
+    for override in overrides:
+        expect("an override", override, str, "a text such as 'training.lr=0.02'")
+    expect("changes", changes or {}, Mapping, "a mapping of recipe keys")
     content = merge_mappings(read_recipe(name_or_path, overrides), changes or {})
     content.setdefault("name", Path(name_or_path).stem)
     if "cells" in content or "grid" in content:
@@ -178,7 +188,7 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = (), changes: Mappi
 
 
 def recipe_for_photos(
-    name_or_path: str = "best", overrides: Iterable[str] = (), changes: Mapping[str, Any] | None = None
+    name_or_path: str | Path = "best", overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> Recipe:
     """How a model for a person's photos learns, as `load_recipe`: where nobody says which, on the backbone for photos,
     which sees more of them than that of recipes does."""
@@ -186,6 +196,16 @@ def recipe_for_photos(
     if "name" in chosen.backbone.model_fields_set:
         return chosen
     return chosen.model_copy(update={"backbone": chosen.backbone.model_copy(update={"name": PHOTOS})})
+
+
+def named_recipe(recipe: Recipe | str | Path | None, backbone: object = None) -> Recipe:
+    """A recipe, or the one for photos of that name; on the backbone that is named, if one is."""
+    expect("recipe", recipe, (Recipe, str, Path, type(None)), "a Recipe, or the name of one (see `lca recipes`)")
+    if not isinstance(recipe, Recipe):
+        recipe = recipe_for_photos("best" if recipe is None else recipe)
+    if not isinstance(backbone, str):
+        return recipe
+    return recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"name": backbone})})
 
 
 def _read(name_or_path: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:

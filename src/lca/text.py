@@ -30,3 +30,8 @@ def markdown_text(text: str) -> str:
     """Text that shows as it is in a Markdown table: no cell, code span, link or HTML of its own."""
     escaped = re.sub(r"([\\`|\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
     return " ".join(escaped.split())
+
+
+def count(number: int, singular: str, plural: str = "") -> str:
+    """`1 class`, `3 classes`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

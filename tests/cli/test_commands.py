@@ -433,17 +433,3 @@ def test_the_folder_of_a_run_is_no_model_but_holds_some(lca, recipe, tmp_path):
     code, _, err = lca("predict", "here", "photo.png")
     assert code == 2
     assert "here is the folder of a run; its last model is here/models/task-01" in err
-
-
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
-    ids=["nothing", "how long", "how"],
-)
-def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(lca, monkeypatch, own, expected):
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in own.items():
-        monkeypatch.setenv(name, value)
-    lca("--help")
-    assert os.environ.get("GOMP_SPINCOUNT") == expected

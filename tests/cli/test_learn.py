@@ -46,8 +46,14 @@ def test_with_many_photos_training_is_tried_and_told(lca):
     assert lca("learn", "m", "few", *FAST, "-q")[0] == 0
     code, out, err = lca("learn", "m", "many")
     assert code == 0
-    assert out.index("nothing trained") < out.index("m knows") < out.index("training took")
-    assert "the instant lesson stands until that proves better" in err
+    assert (
+        out.index("nothing trained") < out.index("m has learnt 2, 3; it knows 4 classes") < out.index("training took")
+    )
+    assert out.endswith("m has learnt 2, 3; it knows 4 classes\n"), "it ends with what was just learnt"
+    told = err.splitlines()
+    assert told[:2] == ["teaching m what is in many", "lesson 2: 26 images of 2 classes"]
+    assert told[2].startswith("training on the same images; the instant lesson stands until that proves better")
+    assert told[3] == "lesson 2, training: 26 images of 2 classes"
     lesson = ContinualClassifier.load("m").history[-1]
     tried = lesson.improvement
     assert f"on the held-out images: {tried.instant:.1f} % and {tried.thorough:.1f} %" in out

@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn import functional
 
 import lca.heads.alignment
 from allocations import LargestTensor
+from lca.errors import LcaError
 from lca.heads.alignment import AlignBranch, _batches, align, chosen_heads, full_rate, nearest_mean_mask
 from lca.heads.branch import choose_branch
 from lca.heads.branches import BranchSet
@@ -514,7 +514,7 @@ def test_every_preset_is_valid():
 
 
 def test_drift_needs_statistics_after_the_merge():
-    with pytest.raises(ValidationError, match="needs statistics: after"):
+    with pytest.raises(LcaError, match="needs statistics: after"):
         options(statistics="before", drift={"model": "affine"})
 
 

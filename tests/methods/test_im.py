@@ -567,15 +567,15 @@ def test_features_from_before_are_extracted_only_where_something_can_move(run, m
     seen = []
 
     def recording(extractor, images, progress, what, **more):
-        seen.append(what)
+        seen.append((images.classes, what))
         return extract(extractor, images, progress, what, **more)
 
     monkeypatch.setattr("lca.methods._base.extract", recording)
     run(options(), tasks=TASKS[:2])
-    assert [what for what in seen if what.endswith("before")] == ["task 2, features before"]
+    assert [classes for classes, what in seen if what == "features before"] == [TASKS[1]]
     seen.clear()
     run(options(), tasks=(("a",), ("b", "c")))
-    assert [what for what in seen if what.endswith("before")] == ["task 1, features before", "task 2, features before"]
+    assert [classes for classes, what in seen if what == "features before"] == [("a",), ("b", "c")]
 
 
 def test_old_gaussians_do_not_stay_behind_unnoticed(run):

@@ -6,6 +6,7 @@ wholly tuned, any model does; what puts tensors of its own into a backbone needs
 
 import hashlib
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import yaml
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
+from lca.backbones import network
 from lca.backbones.pooling import pooled_shape
 from lca.data.views import Preprocessing
 from lca.errors import LcaError, nearest
@@ -151,12 +153,16 @@ def _timm_model(name: str, download: bool) -> tuple[Any, dict[str, Any]]:
             f"backbone {name!r} does not say which weights: what a bare name means has changed between timm "
             f"releases. Full tags: {full}"
         )
+    server = network.server_of(timm.get_pretrained_cfg(name))
+    reason = network.unreachable(server) if download else None
     try:
-        vit = timm.create_model(name, pretrained=download, num_classes=0)
+        with network.from_the_cache_alone() if reason else nullcontext():
+            vit = timm.create_model(name, pretrained=download, num_classes=0)
     except (OSError, RuntimeError) as error:
+        reason = f"{server} cannot be reached: {reason}" if reason else f"{type(error).__name__}: {error}"
         raise LcaError(
-            f"the weights of {name} could not be fetched ({type(error).__name__}: {error}). Without a network, "
-            "give a local file: backbone.weights=PATH.safetensors"
+            f"the weights of {name} could not be fetched ({reason}). Without a network, bring them as a safetensors "
+            "file: `--weights FILE` of `lca learn`, or backbone.weights=FILE in a recipe"
         ) from error
     card = vit.pretrained_cfg
     return vit, {"size": card["input_size"][-1], **{key: card[key] for key in ("mean", "std", "interpolation")}}

@@ -101,9 +101,6 @@ def lca_command(
 def main() -> None:
     """Entry point: user errors and those of files and output become one message and an exit code."""
     logging.getLogger("lca").addHandler(logging.NullHandler())  # what matters comes with the progress
-    # Threads that spin for long while they wait take half of a busy machine; it must be said before torch is imported
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         try:
             app()

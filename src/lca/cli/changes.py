@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lca.cli.common import Quiet, check_model
-from lca.cli.models import Device, Keep, Model, Weights, changing, count, load_model
+from lca.cli.models import Device, Keep, Model, Weights, changing, load_model
 from lca.progress import choose_progress
+from lca.text import count
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier

@@ -10,8 +10,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lca.errors import LcaError
-
 V = TypeVar("V", bound=Callable[..., Any])
 
 SOME_FAILED, INPUT_OUTPUT, BUDGET_SPENT, INTERRUPTED, READER_GONE = 1, 74, 75, 130, 141
@@ -24,14 +22,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only th
 
 def check_model(model: Path) -> None:
     """A verb that needs a model says so before it begins."""
-    from lca.files import has_state
+    from lca.arguments import model_folder
 
-    if not has_state(model):
-        inside = sorted(path for path in (model / "models").glob("*") if has_state(path))
-        if inside:
-            raise LcaError(f"{model} is the folder of a run; its last model is {inside[-1]}")
-        what = "is no model: it holds no state.json" if model.exists() else "does not exist"
-        raise LcaError(f"{model} {what}; `lca learn {model} FOLDER` makes one")
+    model_folder(model)
 
 
 @contextmanager

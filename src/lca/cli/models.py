@@ -14,6 +14,7 @@ from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interrupt
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
+from lca.text import count
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -116,9 +117,9 @@ def learn_command(
     """
     from lca.data.labelled import album_of
 
-    effort = _effort(instant, improve, thorough)
+    effort, progress = _effort(instant, improve, thorough), choose_progress(quiet)
+    progress.line(f"teaching {model} what is in {photos}")  # loading what it takes takes seconds
     with changing(model) as known:
-        progress = choose_progress(quiet)
         album = album_of(photos, layout)  # what is no set of photos is said before a model is made
         if known:
             if asked := [name for name, value in (("--backbone", backbone), ("--recipe", recipe)) if value]:
@@ -179,6 +180,7 @@ def _teach(
         _print_improvement(lesson.improvement)
         if lesson.improvement.kept:
             _print_test(lesson)
+        _print_closing(lesson, learner, model)
     elif not silent and effort == "improve":
         print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
     return lesson
@@ -410,7 +412,14 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
-    print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+    _print_closing(lesson, learner, model)
+
+
+def _print_closing(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
+    """What was just learnt, and how much is known now."""
+    names = [*lesson.new, *(name for name in lesson.images if name not in lesson.new)]
+    learnt = ", ".join(names[:10]) + f" and {len(names) - 10} more" * (len(names) > 10)
+    print(f"{model} has learnt {learnt}; it knows {count(len(learner.classes), 'class', 'classes')}", flush=True)
 
 
 def _print_test(lesson: "Lesson") -> None:
@@ -434,10 +443,6 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
-
-
-def count(number: int, singular: str, plural: str = "") -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _print_json(content: Any) -> None:

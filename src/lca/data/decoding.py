@@ -45,9 +45,9 @@ class Embedded(ABC):
         """The bytes of the file; an `UnreadableImage` says why there are none."""
 
 
-ImageLike = str | Path | Embedded | Image.Image | np.ndarray[Any, Any] | Tensor
-"""A file, one within something else, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w);
-arrays and tensors hold uint8 or floats in [0, 1]."""
+ImageLike = str | Path | bytes | IO[bytes] | Embedded | Image.Image | np.ndarray[Any, Any] | Tensor
+"""A file's path, its bytes, a file that is open for reading bytes or lies within something else, a Pillow image, an
+array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold uint8 or floats in [0, 1]."""
 
 Image.init()
 FORMATS: tuple[str, ...] = tuple(
@@ -75,6 +75,8 @@ AHEAD = 16
 """Images for every thread that are decoded before the first of them is taken."""
 EMPTY = "is empty"
 NO_IMAGE = "is no image of a known format, or only the start of one; save it as JPEG or PNG"
+WEB_ADDRESS = "is an address on the web, and nothing is fetched from there; download it and give the file or its bytes"
+TEXT_FILE = "is open as text; open it for reading bytes: open(path, 'rb')"
 NO_HEIF = "is a HEIC photo, which needs another package: pip install pillow-heif"
 DIGEST = 16
 NAMED = 20
@@ -131,13 +133,13 @@ def decode(image: ImageLike, working_size: int) -> Tensor:
 
 
 def read_together(
-    images: Sequence[ImageLike], working_size: int, progress: Progress, in_memory: float = math.inf
+    images: Sequence[ImageLike], working_size: int, progress: Progress, first: int = 1, in_memory: float = math.inf
 ) -> Reading:
     """Read many images, whose pixels lie one after another: in memory, or in a temporary file where they are more than
-    so many bytes."""
+    so many bytes. `first` is the number of the first one in messages."""
     row, sizes, digests, several_frames = PixelRow(len(images), in_memory), [], [], []
     left_out: dict[int, LeftOut] = {}
-    for place, result in enumerate(read_all(images, working_size, progress)):
+    for place, result in enumerate(read_all(images, working_size, progress, first)):
         if isinstance(result, LeftOut):
             left_out[place] = result
             continue
@@ -153,7 +155,9 @@ def read_together(
     )
 
 
-def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress) -> Iterator[Decoded | LeftOut]:
+def read_all(
+    images: Sequence[ImageLike], working_size: int, progress: Progress, first: int = 1
+) -> Iterator[Decoded | LeftOut]:
     """Read many images, one after another, in their order; those that cannot be read become what is wrong with them.
     In threads: Pillow releases the interpreter lock. They are ahead by some images only, whoever takes these."""
 
@@ -168,7 +172,7 @@ def read_all(images: Sequence[ImageLike], working_size: int, progress: Progress)
     pool = ThreadPoolExecutor(threads)
 
     def results() -> Iterator[Decoded | LeftOut]:
-        numbered = enumerate(images, 1)
+        numbered = enumerate(images, first)
         ahead = deque(pool.submit(attempt, each) for each in islice(numbered, AHEAD * threads))
         while ahead:
             yield ahead.popleft().result()
@@ -220,9 +224,9 @@ def is_image(path: Path) -> bool:
 def _read(image: object, what: str, working_size: int) -> Decoded:
     several_frames = False
     with _explained(what):
-        if isinstance(image, str | Path | Embedded):
-            path = PurePath(image.name if isinstance(image, Embedded) else image)
-            with _opened(image, what) as file, _identify(file, path, what) as opened:
+        given = isinstance(image, str | Path | Embedded | bytes | bytearray | memoryview) or hasattr(image, "read")
+        if given:
+            with _opened(image, what) as file, _identify(file, _path_of(image), what) as opened:
                 several_frames = _has_several_frames(opened)
                 # a part of a large JPEG decodes several times faster; twice the size keeps the quality
                 opened.draft(None, (2 * working_size, 2 * working_size))
@@ -241,20 +245,40 @@ def digest_of(pixels: Tensor) -> bytes:
     return digest.digest()
 
 
-def _opened(image: str | Path | Embedded, what: str) -> IO[bytes]:
-    if not isinstance(image, Embedded):
+def _opened(image: Any, what: str) -> IO[bytes]:
+    """A file that is named, that is given itself, or that lies within something else."""
+    if isinstance(image, str | Path):
         return _open_file(Path(image), what)
-    content = image.content()
-    if not content:
+    content: Any = image.content() if isinstance(image, Embedded) else image
+    if hasattr(content, "read"):
+        with suppress(OSError, ValueError, AttributeError):  # a pipe, or something that has nothing but `read`
+            content.seek(0)
+        content = content.read()
+    if isinstance(content, str):
+        raise UnreadableImage(what, TEXT_FILE)
+    if not len(content):
         raise UnreadableImage(what, EMPTY)
     return BytesIO(content)
 
 
+def is_web_address(path: str | Path) -> bool:
+    """Whether a path is none but an address, also where `Path` has made one slash of two."""
+    return bool(re.match(r"(https?|ftp|s3|gs|file|data):", str(path), re.IGNORECASE)) and not os.path.lexists(path)
+
+
+def _path_of(image: Any) -> PurePath:
+    """What a file is called, for formats that only a name can tell."""
+    name = image if isinstance(image, str | Path) else getattr(image, "name", None) or getattr(image, "filename", None)
+    return PurePath(name if isinstance(name, str | Path) else "")
+
+
 def _open_file(path: Path, what: str) -> IO[bytes]:
+    if is_web_address(path):
+        raise UnreadableImage(what, WEB_ADDRESS)
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise UnreadableImage(what, "is a folder; expected an image file")
+            raise UnreadableImage(what, "is a folder; expected an image file, or a folder that is asked alone")
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             raise UnreadableImage(what, "is a pipe or a device; expected an image file")
         if status.st_size == 0:
@@ -375,7 +399,9 @@ def _to_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _checked_array(image: object, what: str) -> np.ndarray[Any, Any]:
     """An array or a tensor as uint8 (h, w), (h, w, 3) or (h, w, 4)."""
-    expected = "expected a path, a Pillow image, an array (h, w[, 1, 3 or 4]) or a tensor (1 or 3, h, w)"
+    expected = (
+        "expected a path, bytes, an open file, a Pillow image, an array (h, w[, 1, 3 or 4]) or a tensor (1 or 3, h, w)"
+    )
     if isinstance(image, Tensor):
         fits = image.ndim == 3 and image.shape[0] in (1, 3)
         values = image.detach().cpu()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lca.arguments import shown
 from lca.data.decoding import (
     SUFFIXES,
     ImageLike,
@@ -28,7 +29,7 @@ from lca.data.decoding import (
 )
 from lca.data.images import Images, ImageSet
 from lca.data.store import IN_MEMORY
-from lca.errors import LcaError
+from lca.errors import LcaError, nearest
 from lca.progress import Progress
 
 CLUTTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin"})
@@ -183,10 +184,20 @@ def labelled_pairs(data: Any) -> list[tuple[ImageLike, str]]:
         if isinstance(label, np.generic) or (isinstance(label, np.ndarray | Tensor) and label.ndim == 0):
             label = label.item()
         if isinstance(label, int):
-            label = str(names[label] if names else label)
+            if names is not None and len(names) and not 0 <= label < len(names):
+                raise LcaError(
+                    f"a label is {label}, but the data set names {len(names)} classes: 0 to {len(names) - 1}"
+                )
+            label = str(names[label] if names is not None and len(names) else label)
         return label  # what is neither a name nor a number is left for `read_labelled` to refuse
 
-    return [(image, name(label)) for image, label in (data[number] for number in range(len(data)))]
+    def pair(number: int) -> tuple[ImageLike, str]:
+        entry = data[number]
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise LcaError(f"entry {number + 1} is {shown(entry)}; expected an (image, label) pair")
+        return entry[0], name(entry[1])
+
+    return [pair(number) for number in range(len(data))]
 
 
 def read_labelled(
@@ -233,7 +244,9 @@ def image_set(pixels: Images, kept: Sequence[tuple[int, str]], classes: Sequence
 def class_files(root: Path, report: ReadingReport) -> dict[str, list[Path]]:
     """The image files of every class folder, by sorted class names; the report is told of others."""
     if not os.path.isdir(root):
-        raise LcaError(f"there is no folder {name_of(root)}; {LAYOUT}")
+        beside = [each.name for each in root.parent.iterdir() if each.is_dir()] if root.parent.is_dir() else []
+        hint = nearest(root.name, beside)
+        raise LcaError(f"there is no folder {name_of(root)}; {hint if hint.endswith('?') else LAYOUT}")
     try:
         inner, loose = content_of(root, report)
     except OSError as error:
@@ -309,7 +322,7 @@ def _read(
     progress: Progress,
     report: ReadingReport,
 ) -> ImageSet:
-    reading = read_together([image for image, _ in pairs], working_size, progress, IN_MEMORY)
+    reading = read_together([image for image, _ in pairs], working_size, progress, in_memory=IN_MEMORY)
     kept = labelled(pairs, reading, report)
     if not kept:
         raise unreadable_images(report.left_out)

@@ -5,8 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from lca.arguments import shown
 from lca.data.archives import album_of_zip
-from lca.data.decoding import ImageLike, name_of
+from lca.data.decoding import WEB_ADDRESS, ImageLike, UnreadableImage, is_web_address, name_of
 from lca.data.folders import ReadingReport, class_files, content_of, labelled_pairs, read_classes, read_labelled, some
 from lca.data.images import ImageSet
 from lca.data.parts import Album, Layout, Part, recognised, unused
@@ -50,6 +55,7 @@ def read_images(
             raise LcaError("the set of images is empty")
         whole = len(present) == len(data.classes)
         return LabelledImages(data if whole else data.of_classes(present), ReadingReport(read=len(data)))
+    _expect_labelled(data)
     if isinstance(data, str | Path | Album):
         album = data if isinstance(data, Album) else album_of(data, layout)
         read = _read_album(album, working_size, progress, part)
@@ -126,3 +132,20 @@ def _told(album: Album, chosen: str, part: Part, other: str | None) -> str:
     then = f", {other} is measured on afterwards" if other else ""
     besides = f", {some(album.unused)} is not used" if album.unused else ""
     return f"{album.where} has parts: {chosen} is {what}{then}{besides}"
+
+
+def _expect_labelled(data: object) -> None:
+    if isinstance(data, str | Path):
+        if is_web_address(data):
+            raise UnreadableImage(name_of(data), WEB_ADDRESS)
+        return
+    if isinstance(data, Album):
+        return
+    pairs = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if not pairs or isinstance(data, dict | bytes | bytearray | Image.Image):
+        hint = "; make a list of it first" if hasattr(data, "__next__") else ""
+        raise LcaError(f"{FORMS}, or (image, label) pairs; got {shown(data)}{hint}")
+    if isinstance(data, np.ndarray | Tensor):
+        raise LcaError(
+            f"{FORMS}, or (image, label) pairs; images alone do not tell their classes: list(zip(images, labels)) does"
+        )

@@ -2,13 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lca import html
+from lca.errors import needs
 from lca.evaluation.calibration import calibration_error
 from lca.evaluation.intervals import wilson_interval
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Answer:
     unknown: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Answers about labelled images. Images of classes the model never learnt are *OOD* (out of distribution): it
     cannot name them, it can only call them unknown, so they do not count in the accuracy."""
@@ -56,6 +61,40 @@ class Evaluation:
         """(truth, answer, times), the most frequent first."""
         counts = Counter((each.truth, each.label) for each in self.known if each.truth != each.label)
         return [(*pair, times) for pair, times in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+    def to_frame(self) -> "DataFrame":
+        """A row for every answer, with whether its class is known and whether it is right."""
+        with needs("a table of answers", "pandas"):
+            from pandas import DataFrame
+
+        classes = set(self.classes)
+        more = [{"known": each.truth in classes, "right": each.truth == each.label} for each in self.answers]
+        return DataFrame([asdict(each) | facts for each, facts in zip(self.answers, more, strict=True)])
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        by_class = [
+            [html.safe(name), html.bar(right / total, f"{right} of {total}")]
+            for name, (right, total) in self.by_class().items()
+        ]
+        confused = [[html.safe(truth), html.safe(label), str(times)] for truth, label, times in self.confusions()[:10]]
+        tables = [html.table(["class", "right"], by_class)] * bool(by_class)
+        tables += [html.table(["most frequent: photo of", "taken for", "times"], confused)] * bool(confused)
+        return html.titled(self._summary(), *tables)
+
+    def _summary(self) -> str:
+        facts, told = self.as_json(), []
+        if facts["images"]:
+            low, high = facts["accuracy_interval_95"]
+            told.append(
+                f"{facts['accuracy']:.1f} % right, {facts['right']} of {facts['images']} (95 % interval {low:.0f} to "
+                f"{high:.0f} %), {facts['called_unknown']:.1f} % called unknown"
+            )
+        if facts["ood"]:
+            told.append(f"{facts['ood']} of other classes, {facts['ood_called_unknown']:.1f} % called unknown")
+        return "; ".join(told) or "no images"
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in per cent where it is a share."""

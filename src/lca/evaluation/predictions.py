@@ -1,12 +1,24 @@
-"""A model's answer about one image."""
+"""A model's answer about one image, and about many."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from lca import html
+from lca.errors import needs
 
-@dataclass(frozen=True)
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NAMED = 3
+"""Classes that an answer names when it is printed."""
+ROWS = 50
+"""Answers that a notebook shows before it only counts."""
+
+
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The answer for one image."""
 
@@ -21,10 +33,60 @@ class Prediction:
     """The same for every class."""
     unknown: bool
     """Whether the image lies farther from every class than it should."""
+    image: str | None = field(default=None, compare=False)
+    """What it is about: a path, or "image 3" of a list."""
+    picture: Callable[[], bytes | None] | None = field(default=None, compare=False)
+    """Makes a small JPEG of it, where the image is at hand."""
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The most probable classes with their probabilities."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{name!r} {100 * value:.1f} %" for name, value in self.top(NAMED))
+        far = "" if self.distance is None else f"; distance {self.distance:.1f} %"
+        about = "" if self.image is None else f"; {self.image}"
+        return f"Prediction({'unknown, nearest to ' * self.unknown}{named}{far}{about})"
+
+    def _repr_html_(self) -> str:
+        return _table([self])
+
+
+class Predictions(list[Prediction]):
+    """Answers about several images, in their order."""
+
+    def to_frame(self) -> "DataFrame":
+        """A row for every image: what it is, label, probability, distance, unknown, and a column for every class."""
+        with needs("a table of predictions", "pandas"):
+            from pandas import DataFrame
+
+        rows = [
+            {
+                "image": each.image,
+                "label": each.label,
+                "probability": each.probability,
+                "distance": each.distance,
+                "unknown": each.unknown,
+                **{f"probability of {name}": value for name, value in each.probabilities.items()},
+            }
+            for each in self
+        ]
+        return DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return _table(self[:ROWS]) + (f"<p>and {len(self) - ROWS} more</p>" if len(self) > ROWS else "")
+
+
+def _table(answers: Sequence[Prediction]) -> str:
+    rows = []
+    for each in answers:
+        name = each.image or ""
+        shown = html.picture(each.picture() if each.picture is not None else None, name)
+        bars = "".join(html.bar(value, f"{label} {100 * value:.1f} %") for label, value in each.top(NAMED))
+        far = "" if each.distance is None else f"{each.distance:.1f} %"
+        label = html.safe(each.label)
+        rows.append([shown, f"<b>unknown</b>, nearest to {label}" if each.unknown else f"<b>{label}</b>", bars, far])
+    return html.table(["image", "answer", "probabilities", "distance"], rows)
 
 
 def predictions(

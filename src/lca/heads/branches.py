@@ -116,7 +116,7 @@ class BranchSet:
         self.heads[name] = heads.to(device)
         if memory is None or not options.applies(first):
             return {}
-        with progress.task(f"task {task + 1}, align {name}", options.rounds) as advance:
+        with progress.task(f"align {name}", options.rounds) as advance:
             self.heads[name], measured = options.fit(
                 heads,
                 memory.to(device),

@@ -53,7 +53,7 @@ class TunedOnFirstTask(Method):
         self.tasks += 1
 
     def _learn(self, task: Task, labels: list[int]) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
+        features = self.features(task.train, "features")
         self.learn_classes(task.index, torch.tensor(labels)[task.train.labels].to(features.device), features)
 
     def _freeze(self, task: Task, heads: GrowingHeads) -> None:

@@ -86,7 +86,7 @@ class Observing(Branched):
 
     def extract(self, task: Task, what: str, sparing: bool = False) -> Tensor:
         """The first part of the features of the task's images in all looks, a row each as `see` says."""
-        what = f"task {task.index + 1}, features {what}".rstrip()
+        what = f"features {what}".rstrip()
         looks, _ = self._looks(task, sparing)
         plain = self.features(task.train, what, [self.first_part])
         return torch.cat([plain, *(self.features(task.train, what, [self.first_part], look=look) for look in looks)])

@@ -151,7 +151,7 @@ class AlignedSubspaces(Branched, Subspaces):
         homes, parts, found = torch.tensor(self.homes)[labels], list(self.subspaces), {}
         for home in homes.unique().tolist():
             rows = torch.nonzero(homes == home)[:, 0]
-            found[home] = self.features(task.train.subset(rows), f"task {task.index + 1}, features", [parts[home]])
+            found[home] = self.features(task.train.subset(rows), "features", [parts[home]])
         order = torch.cat([torch.nonzero(homes == home)[:, 0] for home in found]).argsort()
         return torch.cat(list(found.values()))[order.to(self.setting.extractor.compute.device)]
 

@@ -138,7 +138,7 @@ class Ease(Subspaces):
         if self.tunes(task):
             self.training.finish(task, heads, list(range(len(task.classes))))
         self.settle(task, labels)
-        features = self.features(task.train, f"task {task.index + 1}, features")
+        features = self.features(task.train, "features")
         self._observe(torch.tensor(labels)[task.train.labels], self.by_part(features))
         self._rebuild()
 

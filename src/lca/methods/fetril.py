@@ -89,7 +89,7 @@ class Fetril(TunedOnFirstTask):
         """Plain cross-entropy, by the loop of classifier alignment."""
         options = self.options
         plain = AlignmentOptions(robustness=0.0, samples=options.samples, epochs=options.epochs, lr=options.lr)
-        with self.setting.progress.task(f"task {task + 1}, classifier", options.epochs) as advance:
+        with self.setting.progress.task("classifier", options.epochs) as advance:
             heads, _ = align(
                 self.heads,
                 features,

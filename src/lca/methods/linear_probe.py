@@ -41,7 +41,7 @@ class Probing(FineTuning):
         return {}
 
     def inputs(self, task: Task) -> Inputs:
-        self.rows = self._method.features(task.train, f"task {task.index + 1}, features")
+        self.rows = self._method.features(task.train, "features")
         return Features(self.rows)
 
     def embed(self, views: Tensor) -> Tensor:

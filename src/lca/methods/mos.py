@@ -165,7 +165,7 @@ class Mos(AlignedSubspaces):
         classes, features = self.observed["labels"], self.observed["features"]
         self.means.observe(classes, features)
         if any(self.homes[label] for label in labels):
-            features = self.features(task.train, f"task {task.index + 1}, prototypes", list(self.subspaces)[:1])
+            features = self.features(task.train, "prototypes", list(self.subspaces)[:1])
         self.prototypes.observe(classes, features)
 
     def logits(self, features: Tensor, branch: str) -> Tensor:

@@ -99,7 +99,7 @@ class RanPac(TunedOnFirstTask):
 
     def learn_classes(self, task: int, labels: Tensor, features: Tensor) -> None:
         if not features.isfinite().all():
-            raise LcaError(f"task {task + 1}: features contain NaN or infinity; training diverged")
+            raise LcaError(f"{self.setting.progress.placed('features')} contain NaN or infinity; training diverged")
         self.ridge = self._chosen_ridge(task, features, labels)
         self._add(features, labels)
         self.weights = solve_ridge(self.gram, self.sums, self.ridge)

@@ -46,5 +46,5 @@ class SimpleCil(Method):
         return self.means.cosines(features)
 
     def _learn_means(self, task: Task, labels: list[int]) -> None:
-        features = self.features(task.train, f"task {task.index + 1}, features")
+        features = self.features(task.train, "features")
         self.means.observe(torch.tensor(labels)[task.train.labels], features)

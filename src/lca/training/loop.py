@@ -115,7 +115,7 @@ class FineTuning(Stored):
             set_rate(group, options.rate(group["full_lr"], number))
         running.inputs.draw(number)
         running.totals.zero_()
-        what = f"task {task.index + 1}, epoch {number + 1}/{options.epochs}"
+        what = f"epoch {number + 1}/{options.epochs}"
         batches = [index.to(device) for index in self.batches(task, number)]
         dropout = "dropout" if ranks.leads else f"dropout of rank {ranks.rank}"
         worth_it = len(batches) * options.epochs >= _WORTH_CAPTURING and ranks.count == 1 and running.inputs.on_device
@@ -132,9 +132,8 @@ class FineTuning(Stored):
         loss, correct = (running.totals / sum(map(len, batches))).tolist()
         if not math.isfinite(loss):
             key = "lr" if options.rate_scale == 1 else "rate_scale"
-            raise LcaError(
-                f"training diverged in {what}: the loss is {loss}; lower training.{key} (it is {getattr(options, key)})"
-            )
+            where, value = self.setting.progress.placed(what), getattr(options, key)
+            raise LcaError(f"training diverged in {where}: the loss is {loss}; lower training.{key} (it is {value})")
         ranks.check_same(lambda: [each.sum().item() for each in running.parameters.values()], "the tensors being tuned")
         return {"loss": loss, "accuracy": correct}
 
