@@ -38,7 +38,7 @@ from lca.evaluation.predictions import Prediction, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
-from lca.lessons import Effort, Part, Worth, compared, parts_of
+from lca.lessons import Effort, Part, Worth, answers_of_samples, changes, compared, parts_of, samples_of_each
 from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress
@@ -117,11 +117,13 @@ class ContinualClassifier:
         began = time.perf_counter()
         task, report = self._as_task(data, held_out)
         first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
+        standing = None if report is None else self._standing(len(self.classes))
         with self._all_or_nothing() as before:
-            lesson = self._taught(task, report, first, began)
+            self._taught(task, report, first, began)
+            lesson = self._told(standing)
         yield lesson
-        if more and (better := self._improved(task, report, before)):
-            yield better
+        if more and self._improved(task, report, before):
+            yield self._told(standing)
 
     def steps(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Part = "thorough") -> Iterator[Step]:
         """What a lesson of one part does, step by step. Run each before asking for the next; when there are no more,
@@ -202,11 +204,15 @@ class ContinualClassifier:
 
     def evaluate(self, data: Labelled, branch: str | None = None, unknown_at: float = UNKNOWN_AT) -> Evaluation:
         """Answer for labelled images and compare. Classes that were never learnt test what the model refuses."""
-        images, _ = self.read(data)
+        images, report = self.read(data)
         answers = self._answers(images, branch, unknown_at)
+        paths = report.paths if len(report.paths) == len(images) else [None] * len(images)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
-            [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
+            [
+                Answer(truth, a.label, a.probability, a.unknown, path, a.nearest)
+                for truth, a, path in zip(truths, answers, paths, strict=True)
+            ],
             tuple(self.classes),
         )
 
@@ -336,6 +342,22 @@ class ContinualClassifier:
             self.load_state(after)
             lesson = self.history[-1]
         self.history[-1] = replace(lesson, improvement=tried)
+        return self.history[-1]
+
+    def _standing(self, known: int) -> Tensor | None:
+        """What samples of the first so many classes are called, (known, samples); None where there are none."""
+        statistics, device = self.method.statistics(self.branch), self.compute.device
+        if statistics is None or not known:
+            return None
+        draws, count = generator(self.recipe.seed, "old classes"), samples_of_each(known)
+        return answers_of_samples(known, count, statistics[0], lambda some: self.logits(some.to(device)), draws)
+
+    def _told(self, standing: Tensor | None) -> Lesson:
+        """The last lesson with what it changed for the classes known before, whose samples were called so."""
+        after = None if standing is None else self._standing(len(standing))
+        if standing is not None and after is not None:
+            told = changes(self.classes, standing, after, self.history[-1].images)
+            self.history[-1] = replace(self.history[-1], old_classes=told)
         return self.history[-1]
 
     def _worth(self, known: int) -> Worth | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
-from lca.cli.predictions import PRINTERS, image_paths
+from lca.cli.predictions import PRINTERS, image_paths, print_answers
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
 
@@ -35,6 +35,10 @@ UnknownAt = Annotated[
 Branch = Annotated[str | None, typer.Option(help="Which of the model's classifiers answers; the last by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+WRONG_NAMED = 20
+"""Photos with a wrong answer that `lca evaluate` names before it only counts."""
+HURT_NAMED = 10
+"""Old classes that a lesson hurt and `lca learn` names."""
 CHUNK = 64
 """Images that are read and answered at a time: a folder of any size fits."""
 
@@ -148,6 +152,8 @@ def _teach(
         raise LcaError(f"{error}; {kept}") from error
     if not silent and lesson.improvement is not None:
         _print_improvement(lesson.improvement)
+        if lesson.improvement.kept:
+            _print_hurt(lesson)
     elif not silent and effort == "improve":
         print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
     return lesson
@@ -217,27 +223,33 @@ def evaluate_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds one folder of images per class.")],
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for every photo, right or wrong.")] = False,
     branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a model on labelled images it has not been taught.
+    """Measure a model on labelled images it has not been taught, and name those it got wrong.
 
     Folders of classes it never learnt are welcome: they show how many of them it refuses. Exit code 1: some files
-    could not be read and were left out.
+    could not be read and were left out. `lca report MODEL --photos FOLDER` shows the same as a page with the photos.
 
     Examples:
       lca evaluate my-model photos/test
       lca evaluate my-model photos/test --json > evaluation.json
+      lca evaluate my-model photos/test --csv > answers.csv
     """
+    if as_json and as_csv:
+        raise LcaError("--json and --csv exclude each other")
     learner = load_model(model, device, weights, choose_progress(quiet))
     read = learner.read(folder)
-    facts = learner.evaluate(read, branch, unknown_at).as_json()
+    evaluation = learner.evaluate(read, branch, unknown_at)
     if as_json:
-        _print_json({**facts, "reading": read.report.as_json()})
+        _print_json({**evaluation.as_json(), "reading": read.report.as_json()})
+    elif as_csv:
+        print_answers(evaluation.answers)
     else:
-        _print_evaluation(facts)
+        _print_evaluation(evaluation.as_json())
     if read.report.left_out:
         raise typer.Exit(SOME_FAILED)
 
@@ -260,6 +272,12 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
             print(f"  {truth} taken for {answer}: {times}")
+        print("\nwrong, the surest first")
+        for each in facts["wrong"][:WRONG_NAMED]:
+            sure = f"({100 * each['probability']:.1f} %{', unknown' * each['unknown']})"
+            print(f"  {each['path'] or 'an image without a file'}  {each['truth']} taken for {each['answer']} {sure}")
+        if len(facts["wrong"]) > WRONG_NAMED:
+            print(f"  and {len(facts['wrong']) - WRONG_NAMED} more; --csv names all")
 
 
 def info_command(model: Model, as_json: AsJson = False) -> None:
@@ -394,11 +412,26 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
             f"accuracy on the held-out images, among all {len(learner.classes)} classes: "
             f"{lesson.accuracy:.1f} % ({lesson.right} of {lesson.held_out}; {lesson.called_unknown} called unknown)"
         )
+    _print_hurt(lesson)
     if not learner.temperatures:
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
     print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+
+
+def _print_hurt(lesson: "Lesson") -> None:
+    """Warn of old classes that a lesson hurt; nothing where it hurt none."""
+    hurt = {} if lesson.old_classes is None else lesson.old_classes.hurt
+    if not hurt:
+        return
+    print("CHECK: this lesson hurts old classes, by an estimate from their statistics (their photos are gone):")
+    for name, change in [*hurt.items()][:HURT_NAMED]:
+        taken = f", now often taken for {change.taken_for}" if change.taken_for else ""
+        print(f"  {name}: {change.before:.0f} % named rightly before, {change.after:.0f} % after{taken}")
+    if len(hurt) > HURT_NAMED:
+        print(f"  and {len(hurt) - HURT_NAMED} more; `lca info MODEL --json` has all")
+    print("  more photos of both classes help: teach the old ones again together with the new ones")
 
 
 def _print_improvement(tried: "Improvement") -> None:

@@ -22,6 +22,13 @@ class Prediction:
     unknown: bool
     """Whether the image lies farther from every class than it should."""
 
+    @property
+    def nearest(self) -> str | None:
+        """The class that the image lies nearest to: the answer where no other is nearer. None without distances."""
+        if self.distances is None:
+            return None
+        return min(self.distances, key=lambda name: (self.distances[name], name != self.label))
+
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The most probable classes with their probabilities."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]
