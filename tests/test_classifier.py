@@ -274,7 +274,9 @@ def test_what_was_read_ahead_teaches_the_same_and_says_what_came_of_it(tmp_path)
     evaluation = one.evaluate(read)
     assert evaluation == two.evaluate(tmp_path / "data")
     paths = [tmp_path / "data" / name / f"{number}.png" for name in ("green", "red") for number in range(4)]
-    assert [each.path for each in evaluation.answers] == [str(path) for path in paths if path.parts[-2:] != ("red", "0.png")]
+    assert [each.path for each in evaluation.answers] == [
+        str(path) for path in paths if path.parts[-2:] != ("red", "0.png")
+    ]
     assert [Path(each.path).parent.name for each in evaluation.answers] == [each.truth for each in evaluation.answers]
 
 

@@ -437,9 +437,7 @@ def test_copies_within_a_class_are_taken_once(tmp_path):
 
 def test_images_without_files_have_no_paths(tmp_path):
     paint(tmp_path / "1.png", 5)
-    _, report = read_labelled(
-        [(Image.new("RGB", (6, 6)), "a"), (tmp_path / "1.png", "b")], 64, Progress()
-    )
+    _, report = read_labelled([(Image.new("RGB", (6, 6)), "a"), (tmp_path / "1.png", "b")], 64, Progress())
     assert report.paths == [None, str(tmp_path / "1.png")]
 
 
