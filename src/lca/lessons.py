@@ -121,8 +121,8 @@ def changes(names: Sequence[str], before: Tensor, after: Tensor, taught: Collect
             others = after[place][after[place] != place]
             taken_for = names[int(others.mode().values)] if len(others) else None
             changed[names[place]] = Change(100 * p, 100 * q, taken_for)
-    means = (100 * sum(each) / len(each) for each in zip(*shares, strict=True))
-    return OldClasses(*means, samples=count, changed=changed)
+    mean_before, mean_after = (100 * sum(each) / len(each) for each in zip(*shares, strict=True))
+    return OldClasses(mean_before, mean_after, count, changed)
 
 
 def compared(instant: Worth, thorough: Worth, seconds: float) -> Improvement:

@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 from PIL import Image
+from test_page import check
 
 import tiny
 from lca import ContinualClassifier, LcaError
 from lca.report.model_page import ModelPage
-from test_page import check
 
 NASTY = "a <script>alert('x')</script> & $x_1$"
 

@@ -61,7 +61,7 @@ def report_command(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page about runs, or about a taught model, that needs no network and no other file: tables with intervals, curves, confusions.
+    """Write one page about runs, or about a taught model, that needs no network and no other file.
 
     Runs of one name, recipe and data set are seeds of one classifier; other recipes of that name are told apart by
     their paths. Several classifiers are compared seed by seed. Where the folder of a run is at hand, its predictions
@@ -87,7 +87,13 @@ def report_command(
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
     if len(paths) == 1 and (_is_model(paths[0]) or photos):
-        asked = {"--markdown": markdown, "--latex": latex, "--csv": csv, "--overall": overall, "--figures": figures}
+        asked: dict[str, object] = {
+            "--markdown": markdown,
+            "--latex": latex,
+            "--csv": csv,
+            "--overall": overall,
+            "--figures": figures,
+        }
         asked |= {"--images": images, "--only": only, "--reference": reference}
         asked |= {"--detail": detail != DETAIL, "--draws": draws != DRAWS}
         _report_model(

@@ -10,7 +10,6 @@ import torch
 from lca.evaluation.calibration import calibration_error
 from lca.evaluation.intervals import wilson_interval
 
-
 COLUMNS = ("path", "truth", "answer", "probability", "unknown")
 """What files say of an answer."""
 

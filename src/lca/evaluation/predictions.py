@@ -25,9 +25,8 @@ class Prediction:
     @property
     def nearest(self) -> str | None:
         """The class that the image lies nearest to: the answer where no other is nearer. None without distances."""
-        if self.distances is None:
-            return None
-        return min(self.distances, key=lambda name: (self.distances[name], name != self.label))
+        far = self.distances
+        return None if far is None else min(far, key=lambda name: (far[name], name != self.label))
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The most probable classes with their probabilities."""

@@ -91,8 +91,9 @@ def forgetting_by_task(matrix: Sequence[Sequence[float]], colour: str = PALETTE[
     learnt, last = [row[-1] for row in matrix], matrix[-1]
     tasks = range(1, len(matrix) + 1)
     axes.hlines(tasks, last, learnt, color=PALE, linewidth=2, zorder=1)
-    hollow = {"facecolors": "none", "edgecolors": colour}
-    axes.scatter(learnt, tasks, marker="o", label="right after learning", zorder=2, **hollow)
+    axes.scatter(
+        learnt, tasks, marker="o", label="right after learning", zorder=2, facecolors="none", edgecolors=colour
+    )
     axes.scatter(last, tasks, color=colour, marker="D", label="after the last task", zorder=3)
     axes.set(xlim=(-2, 102), xlabel="accuracy on the task (%)", ylabel="task")
     axes.invert_yaxis()

@@ -119,7 +119,7 @@ class ModelPage:
 
     def _rows(self) -> list[ClassRow]:
         """The classes, the worst first; those without a photo last."""
-        asked, taken_for = self.evaluation.by_class(), {}
+        asked, taken_for = self.evaluation.by_class(), dict[str, str]()
         for truth, label, _ in self.evaluation.confusions():
             taken_for.setdefault(truth, label)
         rows = [

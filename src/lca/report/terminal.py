@@ -9,8 +9,8 @@ from lca.errors import MissingPackageError
 from lca.report import ranking
 from lca.report.drawing import file_name
 from lca.report.figures import accuracy_curves
-from lca.report.looks import looks_of
 from lca.report.formats import Found, as_markdown
+from lca.report.looks import looks_of
 from lca.report.tables import OVERALL, SHOWN, domain_tables, legend, overall_table, results_table
 from lca.results.classifiers import classifiers
 from lca.results.reading import Run, short_name
