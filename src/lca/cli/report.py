@@ -139,9 +139,8 @@ def report_command(
 
 
 def _is_model(path: Path) -> bool:
-    from lca.files import has_state
-
-    return path.is_dir() and has_state(path)
+    """As `lca.files.has_state`, without importing torch: cheap mistakes are told at once."""
+    return (path / "state.json").is_file()
 
 
 def _report_model(
