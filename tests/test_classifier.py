@@ -273,7 +273,13 @@ def test_what_was_read_ahead_teaches_the_same_and_says_what_came_of_it(tmp_path)
     lessons = one.learn(read), two.learn(tmp_path / "data")
     assert [(each.left_out, each.images) for each in lessons] == [(1, {"green": 4, "red": 3})] * 2
     assert torch.equal(logits(one), logits(two))
-    assert one.evaluate(read) == two.evaluate(tmp_path / "data")
+    evaluation = one.evaluate(read)
+    assert evaluation == two.evaluate(tmp_path / "data")
+    paths = [tmp_path / "data" / name / f"{number}.png" for name in ("green", "red") for number in range(4)]
+    assert [each.path for each in evaluation.answers] == [
+        str(path) for path in paths if path.parts[-2:] != ("red", "0.png")
+    ]
+    assert [Path(each.path).parent.name for each in evaluation.answers] == [each.truth for each in evaluation.answers]
 
 
 def test_the_recipe_says_what_of_a_photo_is_seen():
@@ -669,6 +675,19 @@ def test_evaluation_with_ood_images_by_hand(measured):
     assert found["by_class"] == {"red": [3, 6], "grey": [3, 3]}
     assert found["confusions"] == [["red", "green", 2], ["red", "blue", 1]]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+    surest = sorted(of_known[6:], key=lambda answer: -answer.probability)
+    assert [(each["answer"], each["probability"]) for each in found["wrong"]] == [
+        (answer.label, pytest.approx(answer.probability, abs=1e-6)) for answer in surest
+    ]
+    assert [each["path"] for each in found["wrong"]] == [None] * 3, "they have no files"
+
+
+def test_the_nearest_class_is_the_one_with_the_smallest_distance(measured):
+    for answer in measured.predict([photo("blue", 400), photo("grey", 401)]):
+        assert answer.distances[answer.nearest] == answer.distance
+    far = replace(answer, distances=dict.fromkeys(measured.classes, 100.0))
+    assert far.nearest == answer.label, "of classes that are equally far, the answer"
+    assert replace(answer, distances=None).nearest is None
 
 
 def test_an_evaluation_of_ood_images_only(measured):

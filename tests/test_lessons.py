@@ -1,5 +1,6 @@
 """Instant and thorough lessons: what each does, when the second is tried, and when it is kept."""
 
+import json
 from dataclasses import asdict, replace
 from math import sqrt
 
@@ -8,8 +9,8 @@ import torch
 
 import tiny
 from lca import ContinualClassifier, LcaError
-from lca.history import Improvement, Lesson
-from lca.lessons import PAYS_ABOVE, SAMPLES, Worth, compared, parts_of
+from lca.history import Change, Improvement, Lesson, OldClasses
+from lca.lessons import PAYS_ABOVE, SAMPLES, Worth, changes, compared, parts_of, samples_of_each
 from lca.methods import methods
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
 
@@ -355,3 +356,64 @@ def test_a_lesson_is_read_from_its_json():
 def test_a_method_that_has_instant_steps_says_so(name):
     own = [each for each in methods[name].__mro__ if "instant_steps" in vars(each)]
     assert methods[name].instant == (own[0].__name__ != "Method")
+
+
+# what becomes of old classes
+
+
+def test_changes_of_old_classes_by_hand():
+    names = ["a", "b", "c", "d", "new"]
+    before = torch.tensor([[0] * 20, [1] * 20, [2] * 20, [3] * 20])
+    after = torch.tensor([[0] * 10 + [4] * 6 + [1] * 4, [1] * 19 + [0], [0] * 20, [3] * 20])
+    found = changes(names, before, after, {"c", "new"})
+    assert found == OldClasses(100.0, pytest.approx(100 * (0.5 + 0.95 + 1) / 3), 20, {"a": Change(100.0, 50.0, "new")})
+    assert list(found.hurt) == ["a"], "one of twenty is chance, and c was taught again"
+    back = changes(names, after, before, {"c"})
+    assert (back.changed, back.hurt) == ({"a": Change(50.0, 100.0, None)}, {})
+    assert changes(names, before, after, names) is None
+
+
+def test_a_change_has_to_be_more_than_chance_and_worth_telling():
+    def fall(count, lost):
+        before = torch.zeros(1, count, dtype=torch.long)
+        after = before.clone()
+        after[0, :lost] = 1
+        return bool(changes(["a", "b"], before, after, ()).hurt)
+
+    # 2 sqrt(q (1 - q) / n) of 20: 9.7 points for one, 13.4 for two, 16.0 for three, 17.9 for four, which are 20
+    assert [fall(20, lost) for lost in (1, 2, 3, 4)] == [False, False, False, True]
+    assert [fall(2000, lost) for lost in (99, 101)] == [False, True], "five points"
+
+
+def test_a_class_that_looks_like_an_old_one_hurts_it():
+    """The new class's photos are of the old one's kind: much of what the old one is asked now gets the new name."""
+    model = build()
+    model.learn(tiny.images({"3": 8, "7": 8, "1": 8}), held_out=0, effort="instant")
+    assert model.history[0].old_classes is None
+    more = tiny.images({"3": 20}, skip=8)
+    lesson = model.learn([(image, "like 3") for image in more.pixels.canvas], held_out=0, effort="instant")
+    old = lesson.old_classes
+    assert next(iter(old.hurt)) == "3", "the most hurt first"
+    change = old.hurt["3"]
+    assert change.before > 85
+    assert change.after < change.before - 15
+    assert change.taken_for == "like 3"
+    assert old.after < old.before
+    assert old.samples == samples_of_each(3) == 200
+    assert Lesson.read(json.loads(json.dumps(asdict(lesson)))) == lesson
+    harmless = model.learn(tiny.images({"3": 12}, skip=20), effort="instant").old_classes
+    assert "3" not in harmless.changed, "what is taught again is measured on its own photos"
+
+
+def test_without_statistics_or_in_a_stream_nothing_is_told_of_old_classes():
+    model = build(align=["none"])
+    for counts in (FIRST, SECOND):
+        assert model.learn(tiny.images(counts), effort="instant").old_classes is None
+    model = build()
+    for number, counts in enumerate((FIRST, SECOND)):
+        assert model.learn(tiny.task(number, counts)).old_classes is None
+
+
+@pytest.mark.parametrize(("known", "count"), [(1, 200), (100, 200), (400, 50), (5000, 20)])
+def test_samples_of_each_class(known, count):
+    assert samples_of_each(known) == count

@@ -112,7 +112,7 @@ LOADING = [
     (lambda model: model.save(io.BytesIO()), "a model must be the path of a folder"),
 ]
 LABELLED = [
-    (None, "expected a folder with one folder per class, .* got None"),
+    (None, "expected a folder with one folder of images per class, .* got None"),
     (3, r"got 3 \(int\)"),
     (3.5, "got 3.5"),
     (Strange(), r"got an object \(Strange\)"),
@@ -124,10 +124,10 @@ LABELLED = [
     (IMAGE, r"expected a folder .* \(Image\)"),
     (len, "expected a folder"),
     ([], "the list of .* pairs is empty"),
-    ("photo", r"there is no folder photo; did you mean 'photos'"),
+    ("photo", r"there is no folder or file photo; did you mean 'photos'"),
     ("https://example.org/photos", "is an address on the web, and nothing is fetched"),
     (Path("https://example.org/photos"), "is an address on the web"),
-    ("file.txt", "file.txt is a file; expected one folder of images per class"),
+    ("file.txt", "file.txt is a file; expected a folder with one folder of images per class"),
     ("empty", "holds 0 images and no class folders"),
     (["ab", "cd"], r"entry 1 is 'ab' \(str\); expected an \(image, label\) pair"),
     ([IMAGE], r"entry 1 is .*expected an \(image, label\) pair"),

@@ -45,7 +45,20 @@ from lca.evaluation.predictions import Prediction, Predictions, predictions
 from lca.features import FeatureExtractor
 from lca.files import State, load_state, write_atomic
 from lca.history import Lesson, images_learnt, now
-from lca.lessons import EFFORTS, MEASURING, PARTS, Effort, Part, Worth, compared, parts_of, stages_of
+from lca.lessons import (
+    EFFORTS,
+    MEASURING,
+    PARTS,
+    Effort,
+    Part,
+    Worth,
+    answers_of_samples,
+    changes,
+    compared,
+    parts_of,
+    samples_of_each,
+    stages_of,
+)
 from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress, progress_or_default
@@ -136,11 +149,13 @@ class ContinualClassifier:
         expect_one_of("effort", effort, EFFORTS)
         task, report = self._as_task(data, held_out)
         first, *more = parts_of("thorough" if effort == "auto" and report is None else effort, self.method, task)
+        standing = None if report is None else self._standing(len(self.classes))
         with self._change() as before:
-            lesson = self._taught(task, report, first, began)
+            self._taught(task, report, first, began)
+            lesson = self._told(standing)
         yield lesson
-        if more and (better := self._improved(task, report, before)):
-            yield better
+        if more and self._improved(task, report, before):
+            yield self._told(standing)
 
     def steps(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Part = "thorough") -> Iterator[Step]:
         """What a lesson of one part does, step by step. Run each before asking for the next; when there are no more,
@@ -304,11 +319,15 @@ class ContinualClassifier:
         """Answer for labelled images, of which those of a test part if there is one, and compare. Classes that were
         never learnt test what the model refuses."""
         self._check_question(branch, unknown_at)
-        images, _ = self.read(data, "test")
+        images, report = self.read(data, "test")
         answers = self._answers(images, branch, unknown_at)
+        paths = report.paths if len(report.paths) == len(images) else [None] * len(images)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
-            [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
+            [
+                Answer(truth, a.label, a.probability, a.unknown, path, a.nearest)
+                for truth, a, path in zip(truths, answers, paths, strict=True)
+            ],
             tuple(self.classes),
         )
 
@@ -458,6 +477,22 @@ class ContinualClassifier:
             self.load_state(after)
             lesson = self.history[-1]
         self.history[-1] = replace(lesson, improvement=tried)
+        return self.history[-1]
+
+    def _standing(self, known: int) -> Tensor | None:
+        """What samples of the first so many classes are called, (known, samples); None where there are none."""
+        statistics, device = self.method.statistics(self.branch), self.compute.device
+        if statistics is None or not known:
+            return None
+        draws, count = generator(self.recipe.seed, "old classes"), samples_of_each(known)
+        return answers_of_samples(known, count, statistics[0], lambda some: self.logits(some.to(device)), draws)
+
+    def _told(self, standing: Tensor | None) -> Lesson:
+        """The last lesson with what it changed for the classes known before, whose samples were called so."""
+        after = None if standing is None else self._standing(len(standing))
+        if standing is not None and after is not None:
+            told = changes(self.classes, standing, after, self.history[-1].images)
+            self.history[-1] = replace(self.history[-1], old_classes=told)
         return self.history[-1]
 
     def _worth(self, known: int) -> Worth | None:

@@ -29,6 +29,42 @@ class Improvement:
     seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a lesson changed for a class it was not about: shares of samples of its Gaussian that are named rightly."""
+
+    before: float
+    """In per cent."""
+    after: float
+    taken_for: str | None
+    """What the other samples are called most often afterwards; None where all are named rightly."""
+
+
+@dataclass(frozen=True)
+class OldClasses:
+    """What a lesson changed for the classes known before that it did not teach, estimated by their statistics: their
+    photos are gone."""
+
+    before: float
+    """Mean over these classes of the share of samples that are named rightly, in per cent."""
+    after: float
+    samples: int
+    """Of every class."""
+    changed: dict[str, Change]
+    """Classes for which the share changed by more than chance explains, for better or worse."""
+
+    @property
+    def hurt(self) -> dict[str, Change]:
+        """Those for which it fell, the most hurt first."""
+        worse = {name: each for name, each in self.changed.items() if each.after < each.before}
+        return dict(sorted(worse.items(), key=lambda item: item[1].after - item[1].before))
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> "OldClasses":
+        """From what `dataclasses.asdict` made of it."""
+        return cls(**{**entry, "changed": {name: Change(**each) for name, each in entry["changed"].items()}})
+
+
 @dataclass(frozen=True, repr=False)
 class Lesson:
     """One step of a model's history."""
@@ -65,12 +101,15 @@ class Lesson:
     tested: int = 0
     """Images of known classes in a test part that came with the lesson: no decision was made on them."""
     tested_right: int = 0
+    old_classes: OldClasses | None = None
+    """None where there were none, or no statistics of them, and before this was noted."""
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> "Lesson":
         """From what `dataclasses.asdict` made of it, also by earlier versions."""
-        tried = entry.get("improvement")
-        return cls(**{**entry, "improvement": None if tried is None else Improvement(**tried)})
+        tried, old = entry.get("improvement"), entry.get("old_classes")
+        made = {"improvement": tried and Improvement(**tried), "old_classes": old and OldClasses.read(old)}
+        return cls(**{**entry, **made})
 
     def __repr__(self) -> str:
         return f"Lesson({self.summary()})"

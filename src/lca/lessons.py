@@ -6,7 +6,8 @@ the new classes by overfitting, to the old ones by moving the backbone away from
 itself.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from lca.arguments import expect_one_of
 from lca.data.streams import Task
 from lca.estimate import Stage
-from lca.history import Improvement, Lesson
+from lca.history import Change, Improvement, Lesson, OldClasses
 from lca.methods import Method, Step
 from lca.statistics.gaussians import GaussianMemory
 
@@ -31,6 +32,12 @@ PAYS_ABOVE = 10
 what the features are worth by 0.4 points at most, at thirty by 0 to 2, with hundreds by much."""
 SAMPLES = 2000
 """Drawn from the Gaussians of all known classes together to see whether they are still told apart."""
+MOST_SAMPLES, MOST_OF_EACH, FEWEST_OF_EACH = 20_000, 200, 20
+"""Drawn to see which class a lesson changes: of all classes together, and at most and at least of each."""
+WORTH_TELLING = 5.0
+"""Points by which a class has to change to be named."""
+Answer = Callable[[Tensor], Tensor]
+"""The logits of features."""
 
 
 def parts_of(effort: Effort, method: Method, task: Task) -> tuple[Part, ...]:
@@ -77,7 +84,7 @@ class Worth:
         lesson: Lesson,
         known: int,
         memory: GaussianMemory | None,
-        answer: Callable[[Tensor], Tensor],
+        answer: Answer,
         draws: torch.Generator,
     ) -> "Worth | None":
         """Right after a lesson of a model that knew so many classes before; None where there is nothing to measure on.
@@ -91,10 +98,47 @@ class Worth:
         measured_on: Literal["held out", "left one out"] = "left one out" if lesson.accuracy is None else "held out"
         if not known or memory is None:
             return cls(measured_on, accuracy, None, 0)
-        samples, labels = memory.sample(-(-SAMPLES // known), draws)
-        samples = memory.with_residual(samples[:known], draws)
-        right = answer(samples.flatten(0, 1)).argmax(1).cpu() == labels[:known].repeat_interleave(samples.shape[1])
-        return cls(measured_on, accuracy, 100 * float(right.double().mean()), len(right))
+        count = -(-SAMPLES // known)
+        labels = torch.arange(known)[:, None]
+        right = answers_of_samples(known, count, memory, answer, draws) == labels
+        return cls(measured_on, accuracy, 100 * float(right.double().mean()), right.numel())
+
+
+def answers_of_samples(
+    known: int, count: int, memory: GaussianMemory, answer: Answer, draws: torch.Generator
+) -> Tensor:
+    """What samples of the Gaussians of the first classes are called now: labels (known, count)."""
+    samples, _ = memory.sample(count, draws)
+    samples = memory.with_residual(samples[:known], draws)
+    return answer(samples.flatten(0, 1)).argmax(1).cpu().reshape(known, count)
+
+
+def samples_of_each(known: int) -> int:
+    """How many samples of every class tell what a lesson changes for it."""
+    return max(FEWEST_OF_EACH, min(MOST_OF_EACH, MOST_SAMPLES // max(known, 1)))
+
+
+def changes(names: Sequence[str], before: Tensor, after: Tensor, taught: Collection[str]) -> OldClasses | None:
+    """What became of the classes known before a lesson that are not among those `taught`: answers (known, count) to
+    samples of their Gaussians before and after it. `names` are of all classes afterwards. None without such classes.
+
+    With shares p and q right of n samples, two standard errors, 2 sqrt(p (1 - p) / n + q (1 - q) / n), are what chance
+    explains; a change is told from `WORTH_TELLING` points on.
+    """
+    places = [place for place, name in enumerate(names[: len(before)]) if name not in taught]
+    if not places:
+        return None
+    count, changed, shares = before.shape[1], {}, []
+    for place in places:
+        p, q = (float((each[place] == place).double().mean()) for each in (before, after))
+        shares.append((p, q))
+        chance = 2 * math.sqrt((p * (1 - p) + q * (1 - q)) / count)
+        if abs(q - p) > max(chance, WORTH_TELLING / 100):
+            others = after[place][after[place] != place]
+            taken_for = names[int(others.mode().values)] if len(others) else None
+            changed[names[place]] = Change(100 * p, 100 * q, taken_for)
+    mean_before, mean_after = (100 * sum(each) / len(each) for each in zip(*shares, strict=True))
+    return OldClasses(mean_before, mean_after, count, changed)
 
 
 def compared(instant: Worth, thorough: Worth, seconds: float) -> Improvement:

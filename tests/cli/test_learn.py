@@ -1,6 +1,7 @@
 """lca learn: an instant answer that is saved, and what comes after it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,20 @@ def test_training_that_harms_is_not_kept(lca):
     assert efforts() == ["instant", "instant"]
     lesson = json.loads(lca("learn", "n", "many", "--json", "-q")[1])
     assert (lesson["effort"], lesson["improvement"]["kept"]) == ("instant", False)
+
+
+def test_a_lesson_that_hurts_an_old_class_says_so(lca, tmp_path):
+    assert "hurts" not in lca("learn", "m", "few", *FAST, "-q")[1], "there were no old classes"
+    (tmp_path / "alike").mkdir()
+    shutil.copytree(tmp_path / "few" / "0", tmp_path / "alike" / "like 0")
+    code, out, _ = lca("learn", "m", "alike", "-q")
+    assert code == 0
+    hurt = ContinualClassifier.load("m").history[-1].old_classes.hurt["0"]
+    assert "CHECK: this lesson hurts old classes" in out
+    told = (
+        f"  0: {hurt.before:.0f} % named rightly before, {hurt.after:.0f} % after, now often taken for {hurt.taken_for}"
+    )
+    assert told in out
 
 
 def test_the_effort_can_be_chosen(lca):

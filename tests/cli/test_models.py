@@ -332,6 +332,36 @@ def test_evaluate(lca, model, tmp_path):
     assert code == 0
     assert f"({right} of 10)" in out
     assert "4 images of classes it never learnt" in out
+    named = {str(path): path.parent.name for path in paths}
+    of_paths = dict(zip(named, answers(model, paths), strict=True))
+    wrong = {path: answer for path, answer in of_paths.items() if answer.label != named[path]}
+    assert {each["path"]: each["answer"] for each in facts["wrong"]} == {
+        path: answer.label for path, answer in wrong.items()
+    }
+    for path, answer in wrong.items():
+        assert f"  {path}  {named[path]} taken for {answer.label} ({100 * answer.probability:.1f} %" in out
+    lines = list(csv.DictReader(io.StringIO(lca("evaluate", "model", test, "--csv", "--quiet")[1])))
+    assert [(line["path"], line["truth"], line["answer"]) for line in lines[:10]] == [
+        (path, named[path], answer.label) for path, answer in of_paths.items()
+    ]
+    assert [float(line["probability"]) for line in lines[:10]] == pytest.approx(
+        [answer.probability for answer in of_paths.values()], abs=1e-4
+    )
+    assert [line["unknown"] for line in lines[:10]] == [str(each.unknown).lower() for each in of_paths.values()]
+    assert [line["truth"] for line in lines[10:]] == ["7"] * 4, "right, wrong, and of other classes"
+    assert "exclude each other" in lca("evaluate", "model", test, "--csv", "--json")[2]
+
+
+def test_evaluate_names_so_many_wrong_photos(lca, model, tmp_path):
+    (tmp_path / "test").mkdir()
+    shutil.copytree(tmp_path / "images" / "0", tmp_path / "test" / "1")
+    shutil.copytree(tmp_path / "images" / "1", tmp_path / "test" / "0")
+    out = lca("evaluate", "model", "test")[1]
+    wrong = json.loads(lca("evaluate", "model", "test", "--json", "-q")[1])["wrong"]
+    named = out.partition("wrong, the surest first")[2]
+    assert len(wrong) > 20, "labels are exchanged"
+    assert named.count(" taken for ") == 20
+    assert f"and {len(wrong) - 20} more; --csv names all" in named
 
 
 def test_evaluate_ood_images_only(lca, model, tmp_path):

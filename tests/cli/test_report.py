@@ -20,8 +20,8 @@ def pack(tmp_path):
 def test_the_page_and_its_figures(lca, pack, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = lca("report", pack, "--figures", "figures")
-    assert (code, out.splitlines()[0]) == (0, "the report is report.html")
-    assert "<h1>pack.json</h1>" in Path("report.html").read_text(encoding="utf-8")
+    assert (code, out.splitlines()[0]) == (0, f"the report is {tmp_path / 'pack-report.html'}"), "beside the pack"
+    assert "<h1>pack.json</h1>" in (tmp_path / "pack-report.html").read_text(encoding="utf-8")
     names = {path.name for path in Path("figures").iterdir()}
     assert {"digits-curves.png", "digits-curves.svg", "digits-minus-good.png"} <= names
     with Image.open("figures/digits-curves.png") as image:

@@ -450,7 +450,7 @@ def test_tensors():
         (torch.zeros(4, 8, 8), "has the shape (4, 8, 8)"),
         (torch.zeros(3, 8, 8, dtype=torch.int32), "holds int32"),
         (None, "is of type NoneType; expected a path"),
-        (b"bytes", "is of type bytes"),
+        (b"bytes", "is no image of a known format"),
         (7, "is of type int"),
     ],
 )

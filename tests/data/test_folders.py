@@ -427,7 +427,18 @@ def test_copies_within_a_class_are_taken_once(tmp_path):
     assert report.repeated == 2
     assert report.as_json()["repeated"] == 2
     assert [len(group) for group in report.duplicates] == [4]
-    assert "exact copies within a class, taken once: 2" in report.lines()
+    first, *copies = (str(tmp_path / "a" / name) for name in ("1.png", "2.png", "deep/3.png"))
+    assert report.as_json()["copies"] == [[copy, first] for copy in copies]
+    lines = report.lines()
+    place = lines.index("exact copies within a class, taken once: 2")
+    assert lines[place + 1 : place + 3] == [f"  {copy} is a copy of {first}" for copy in copies]
+    assert report.paths == [str(tmp_path / each) for each in ("a/000.png", "a/001.png", "a/1.png", "b/1.png")]
+
+
+def test_images_without_files_have_no_paths(tmp_path):
+    paint(tmp_path / "1.png", 5)
+    _, report = read_labelled([(Image.new("RGB", (6, 6)), "a"), (tmp_path / "1.png", "b")], 64, Progress())
+    assert report.paths == [None, str(tmp_path / "1.png")]
 
 
 def test_animated_copies_are_counted_once(tmp_path):
@@ -553,6 +564,7 @@ def test_the_report_as_json():
         "case_only": [["A", "a"]],
         "duplicates": [[["1.png", "a"], ["2.png", "b"]]],
         "repeated": 1,
+        "copies": [["4.png", "3.png"]],
         "several_frames": 2,
     }
 

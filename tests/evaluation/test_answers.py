@@ -7,7 +7,7 @@ from lca.evaluation.answers import Answer, Evaluation
 ANSWERS = [
     Answer("cat", "cat", 0.9, False),
     Answer("cat", "dog", 0.6, False),
-    Answer("cat", "dog", 0.5, True),
+    Answer("cat", "dog", 0.5, True, "cats/3.jpg", "cat"),
     Answer("dog", "dog", 0.8, False),
     Answer("dog", "owl", 0.4, False),
     Answer("fox", "dog", 0.7, True),
@@ -32,6 +32,11 @@ def test_all_of_it_by_hand():
         "ood_called_unknown": pytest.approx(200 / 3),
         "by_class": {"dog": [1, 2], "cat": [1, 3]},
         "confusions": [["cat", "dog", 2], ["dog", "owl", 1]],
+        "wrong": [
+            {"path": None, "truth": "cat", "answer": "dog", "probability": 0.6, "unknown": False},
+            {"path": "cats/3.jpg", "truth": "cat", "answer": "dog", "probability": 0.5, "unknown": True},
+            {"path": None, "truth": "dog", "answer": "owl", "probability": 0.4, "unknown": False},
+        ],
     }
     assert list(found["by_class"]) == ["dog", "cat"], "in the order they were learnt"
 

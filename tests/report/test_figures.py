@@ -28,18 +28,22 @@ def colours(path):
 
 def test_the_curves_are_a_valid_image_with_a_colour_each(tmp_path):
     rows = rows_of([("a", results({"none": [90.0, 40.0, 20.0], "lca": [90.0, 80.0, 70.0]}))])
-    accuracy_curves(rows, tmp_path / "new" / "accuracy.png", "title")
+    looks = {"a none": Look(0), "a lca": Look(1)}
+    accuracy_curves(rows, looks, tmp_path / "new" / "accuracy.png", "title")
     size, found = colours(tmp_path / "new" / "accuracy.png")
     assert size == (1050, 630)
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= found
     assert (0x00, 0x9E, 0x73) not in found
+    accuracy_curves(rows, {**looks, "a lca": Look(2)}, tmp_path / "other.png", "title")
+    assert (0x00, 0x9E, 0x73) in colours(tmp_path / "other.png")[1], "as the page has it"
 
 
 def test_more_curves_than_colours(tmp_path):
     """The legend then stands beside the plot, which grows with it."""
     for count, size in ((10, (1050, 630)), (12, (1650, 630)), (40, (1650, 1200))):
         many = {f"branch {number}": [50.0 + number, 40.0] for number in range(count)}
-        accuracy_curves(rows_of([("", results(many))]), tmp_path / "a.png", "")
+        looks = {name: Look.of(number) for number, name in enumerate(many)}
+        accuracy_curves(rows_of([("", results(many))]), looks, tmp_path / "a.png", "")
         assert colours(tmp_path / "a.png")[0] == size
 
 
@@ -57,10 +61,14 @@ def test_a_radar_of_two_says_how_much_the_first_is_better():
     assert plain.get_ylim() == (0, 100)
 
 
-def test_bars_of_more_kinds_than_colours_are_hatched():
+def test_bars_of_more_classifiers_than_colours_are_hatched_and_have_names():
     bars = {label: {f"kind {n}": (50.0 + n, 1.0) for n in range(10)} for label in ("a", "b")}
     figure = grouped_bars({"one": bars, "two": bars}, "%", {f"kind {n}": Look.of(n) for n in range(10)})
-    looks = [(patch.get_facecolor(), patch.get_hatch()) for patch in figure.legends[0].get_patches()]
+    looks = [(patch.get_facecolor(), patch.get_hatch()) for patch in figure.axes[0].patches]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [f"kind {n}" for n in range(10)] * 2
+    assert not figure.legends, "names stand beside the bars"
+    middles = [patch.get_y() + patch.get_height() / 2 for patch in figure.axes[0].patches]
+    assert [*figure.axes[0].get_yticks()] == pytest.approx(middles)
     assert len({colour for colour, _ in looks}) == len(PALETTE)
     assert len(set(looks)) == 10
     assert len(figure.axes[0].patches) == 20
@@ -104,28 +112,28 @@ def kinds(value=60.0, word="a", look=BLUE):
     """One of every kind of figure, all showing a value, a word and a look."""
     point = (value, 1.0)
     return {
-        "bars": grouped_bars({"one": {word: {"x": point}}}, "%", {"x": look}),
+        "bars": grouped_bars({"one": {"x": {word: point}}}, "%", {word: look}),
         "curves": named_curves({word: [[90.0, value], [80.0, 70.0]]}, "%", {word: look}),
         "numbers": over_numbers(
             {"one": ({word: {0.1: point, 1.0: (2.0, None)}}, {"b": point})}, "x", {word: look, "b": RED}
         ),
         "radar": radar({word: {"fog": value, "snow": 1.0, "frost": 2.0}}, word, looks={word: look}),
-        "forest": forest({word: Measured([value], (0.0, 1.0))}),
+        "forest": forest({word: Measured([value], (0.0, 1.0))}, {word: look}),
         "heat map": heat_map([[90.0], [value, 70.0]]),
-        "tasks": forgetting_by_task([[90.0], [value, 70.0]]),
-        "drift": drift_curves([[1.0, value], [1.0]]),
-        "reliability": reliability_diagram([{**BIN, "accuracy": value}]),
+        "tasks": forgetting_by_task([[90.0], [value, 70.0]], look.colour),
+        "drift": drift_curves([[1.0, value], [1.0]], look.colour),
+        "reliability": reliability_diagram([{**BIN, "accuracy": value}], look.colour),
     }
 
 
 def test_a_signature_tells_what_is_drawn(tmp_path):
     first, again = ({kind: signature(figure) for kind, figure in kinds().items()} for _ in range(2))
     assert first == again
-    looking = {"bars", "curves", "numbers", "radar"}
+    named = {"bars", "curves", "numbers", "radar", "forest"}
     for changed, which in (
         (kinds(value=60.1), {*first}),
-        (kinds(look=RED), looking),
-        (kinds(word="c"), {*looking, "forest"}),
+        (kinds(look=RED), {*first} - {"heat map"}),
+        (kinds(word="c"), named),
     ):
         assert {kind for kind, figure in changed.items() if signature(figure) != first[kind]} == which
     for kind, figure in kinds().items():
@@ -141,7 +149,6 @@ def test_long_names_have_room_and_keep_their_ends():
     points = {0.1: (50.0, 1.0), 1.0: (60.0, 1.0)}
     figures = {
         "numbers": over_numbers({"one": ({names[0]: points}, dict.fromkeys(names[1:], (55.0, 1.0)))}, "x", looks),
-        "bars": grouped_bars({"one": {"a": dict.fromkeys(names, (50.0, None))}}, "%", looks),
         "curves": named_curves({name: [[90.0, 80.0]] for name in names}, "%", looks),
     }
     for kind, figure in figures.items():

@@ -2,14 +2,15 @@
 
 import pytest
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from lca.report.drawing import PALETTE
-from lca.report.looks import ALIGNMENTS
+from lca.report.looks import looks_of
 from lca.report.page import Report
-from lca.results.reading import collect
+from lca.report.terminal import present
+from lca.results.classifiers import classifiers
+from lca.results.reading import Run, collect
 from packs import damage, made, packed
-
-COLOURS = dict(zip(ALIGNMENTS, PALETTE, strict=False))
 
 
 def cell(label, rights, source="one", **more):
@@ -19,8 +20,8 @@ def cell(label, rights, source="one", **more):
 
 @pytest.fixture
 def drawn(tmp_path):
-    def draw(*cells, only=()):
-        report = Report("title", 10, detail=0, only=only)
+    def draw(*cells, only=(), detail=0):
+        report = Report("title", 10, detail=detail, only=only)
         report.page(collect([packed(tmp_path / "p.json", *cells)]))
         return report.figures
 
@@ -36,11 +37,9 @@ def curves(figure):
 
 
 def bars(figure):
-    """Colours by what the legend calls them, or else by the label beside the bar."""
-    if figure.legends:
-        texts, patches = figure.legends[0].get_texts(), figure.legends[0].get_patches()
-    else:
-        texts, patches = figure.axes[0].get_yticklabels(), figure.axes[0].patches
+    """Colours by the names beside the bars, which have no legend."""
+    assert not figure.legends
+    texts, patches = figure.axes[0].get_yticklabels(), figure.axes[0].patches
     return {text.get_text(): to_hex(patch.get_facecolor()).upper() for text, patch in zip(texts, patches, strict=True)}
 
 
@@ -81,55 +80,78 @@ def test_the_same_eight_have_names_on_all_data_sets(drawn):
     assert "9" not in one, "it was run on one of them only"
 
 
-def test_alignments_have_their_colours_in_all_pictures_of_all_reports(drawn):
+def test_a_classifier_has_one_colour_in_all_pictures(drawn):
+    """Methods with several alignments, too: bars, curves, differences, and what is shown in detail."""
     branches = {"none": 3, "best": 8, "lca": 6, "ca": 5}
-    both = drawn(cell("IM", branches), cell("MOS", {"mos": 7, "lca": 4}, method="mos"))
-    assert bars(both["one-bars"]) == COLOURS
-    alone = drawn(cell("IM", branches), cell("MOS", {"mos": 7, "lca": 4}, method="mos"), only=["IM"])
-    named = {f"IM {branch}": COLOURS[branch] for branch in branches}
-    assert bars(alone["one-bars"]) == named, "the labels of the bars name them: no legend"
-    assert not alone["one-bars"].legends
-    for figure, ours in ((both, {**named, "MOS mos": COLOURS["its own"], "MOS lca": COLOURS["lca"]}), (alone, named)):
-        assert {label: colour for label, (colour, *_) in curves(figure["one-curves"]).items()} == ours
-    looks = curves(both["one-curves"])
-    assert looks["IM lca"][1:] != looks["MOS lca"][1:], "methods differ in marker and line"
+    cells = cell("IM", branches), cell("MOS", {"mos": 7, "lca": 4}, method="mos")
+    both = drawn(*cells, detail=2)
+    order = ["IM best", "MOS mos", "IM lca", "IM ca", "MOS lca", "IM none"]
+    expected = dict(zip(order, PALETTE, strict=False))
+    assert bars(both["one-bars"]) == expected
+    for name in ("one-curves", "one-running-means"):
+        assert {label: colour for label, (colour, *_) in curves(both[name]).items()} == expected
+    forest = both["one-minus-IM-best"].axes[0]
+    points = [to_hex(line.get_color()).upper() for line in forest.lines[1:]]
+    assert points == [expected[text.get_text()] for text in forest.get_yticklabels()]
+    for label in ("IM best", "MOS mos"):
+        last = both[f"one-{label.replace(' ', '-')}-tasks"].axes[0].collections[-1]
+        assert to_hex(last.get_facecolor()[0]).upper() == expected[label]
 
 
-def test_no_other_alignment_has_their_colours(drawn):
-    others = ["all heads", "oldest half", "newest half", "random half"]
-    figures = drawn(cell("IM", {"none": 3, **dict.fromkeys(others, 5)}))
-    assert bars(figures["one-bars"])["IM none"] == COLOURS["none"]
-    looks = curves(figures["one-curves"])
-    assert {looks[f"IM {name}"][0] for name in others} == {*PALETTE[5:]}
-    assert len({*looks.values()}) == 5, "the fourth has another marker and line"
+def test_more_classifiers_than_colours_differ_in_marker_and_line(drawn):
+    figures = drawn(cell("IM", {str(number): 9 - number for number in range(9)}))
+    assert len({*bars(figures["one-bars"]).values()}) == len(PALETTE)
+    looks = looks_of({"one": classifiers_of("IM", 9)}).labels
+    assert len({tuple(look.curve.values()) for look in looks.values()}) == 9
 
 
-def test_what_depends_on_a_number_has_the_colour_of_its_alignment(drawn):
+def classifiers_of(label, count):
+    run = Run(label, made({str(number): [[9 - number] * 2, [9 - number] * 4] for number in range(count)}))
+    return classifiers([run])["digits"]
+
+
+def test_what_depends_on_a_number_has_one_colour_a_line(drawn):
     numbers = [cell(f"IM α={n}", {"lca": 4 + n, "none": 3 - n}) for n in range(3)]
     figures = drawn(*numbers, cell("plain", {"none": 2, "twice": 1}))
     axes = figures["one-over-α"].axes[0]
     lines = {line.get_label(): line.lines[0].get_color() for line in axes.containers if line.get_label()[0] != "_"}
     lines |= {label: colour for label, (colour, *_) in curves(axes.figure).items()}
     assert lines == {
-        "IM α lca": COLOURS["lca"],
-        "IM α none": COLOURS["none"],
-        "plain none": COLOURS["none"],
-        "plain twice": PALETTE[5],
+        "IM α lca": PALETTE[0],
+        "IM α none": PALETTE[1],
+        "plain none": PALETTE[2],
+        "plain twice": PALETTE[3],
     }
     assert {label: colour for label, (colour, *_) in curves(figures["one-curves"]).items()} == {
-        "IM α=2 lca": COLOURS["lca"],
-        "IM α=0 none": COLOURS["none"],
-        "plain none": COLOURS["none"],
-        "plain twice": PALETTE[5],
+        "IM α=2 lca": PALETTE[0],
+        "IM α=0 none": PALETTE[1],
+        "plain none": PALETTE[2],
+        "plain twice": PALETTE[3],
     }
 
 
 def test_a_radar_has_the_colours_of_its_classifiers(drawn):
     label, results = cell("IM", {"none": 3, "lca": 6})
-    figures = drawn((label, results, [damage("none", 50.0), damage("lca", 90.0)]))
+    figures = drawn((label, results, [damage("none", 50.0), damage("lca", 90.0)]), detail=2)
     (radar,) = [figure for name, figure in figures.items() if name.endswith("-corruptions")]
-    assert {label: colour for label, (colour, *_) in curves(radar).items()} == {
-        "IM lca": COLOURS["lca"],
-        "IM none": COLOURS["none"],
-    }
-    assert {name.get_color() for name in radar.axes[0].get_xticklabels()} == {COLOURS["lca"]}
+    expected = {"IM lca": PALETTE[0], "IM none": PALETTE[1]}
+    assert {label: colour for label, (colour, *_) in curves(radar).items()} == expected
+    assert {name.get_color() for name in radar.axes[0].get_xticklabels()} == {PALETTE[0]}
+    (alone,) = [figure for name, figure in figures.items() if "IM-none-robustness" in name]
+    assert [colour for colour, *_ in curves(alone).values()] == [PALETTE[1]]
+
+
+def test_a_run_is_drawn_in_the_colours_of_its_page(drawn, tmp_path, capsys):
+    label, results = cell("IM", {"none": 3, "lca": 6})
+    present([Run(label, results)], tmp_path, "title")
+    with Image.open(tmp_path / "accuracy.png") as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(maxcolors=1 << 24)}
+    assert {to_rgb_bytes(PALETTE[0]), to_rgb_bytes(PALETTE[1])} <= found
+    looks = looks_of(classifiers([Run(label, results)])).labels
+    assert {name: look.colour for name, look in looks.items()} == {"IM lca": PALETTE[0], "IM none": PALETTE[1]}
+    page = curves(drawn((label, results))["one-curves"])
+    assert {name: colour for name, (colour, *_) in page.items()} == {name: look.colour for name, look in looks.items()}
+
+
+def to_rgb_bytes(colour):
+    return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))

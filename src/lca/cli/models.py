@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
-from lca.cli.predictions import PRINTERS, image_paths
+from lca.cli.predictions import PRINTERS, image_paths, print_answers
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
 from lca.text import count
@@ -54,6 +54,10 @@ FolderLayout = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+WRONG_NAMED = 20
+"""Photos with a wrong answer that `lca evaluate` names before it only counts."""
+HURT_NAMED = 10
+"""Old classes that a lesson hurt and `lca learn` names."""
 CHUNK = 64
 """Images that are read and answered at a time: a folder of any size fits."""
 
@@ -180,6 +184,7 @@ def _teach(
         _print_improvement(lesson.improvement)
         if lesson.improvement.kept:
             _print_test(lesson)
+            _print_hurt(lesson)
         _print_closing(lesson, learner, model)
     elif not silent and effort == "improve":
         print("training was not tried: there is nothing to train on, or nothing to compare on (see --held-out)")
@@ -251,27 +256,34 @@ def evaluate_command(
     layout: FolderLayout = "auto",
     unknown_at: UnknownAt = 99.0,
     as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for every photo, right or wrong.")] = False,
     branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a model on labelled images it has not been taught.
+    """Measure a model on labelled images it has not been taught, and name those it got wrong.
 
     Folders of classes it never learnt are welcome: they show how many of them it refuses. Where there are parts, such
     as `train` and `test`, it is the test part. Exit code 1: some files could not be read and were left out.
+    `lca report MODEL --photos FOLDER` shows the same as a page with the photos.
 
     Examples:
       lca evaluate my-model photos/test
       lca evaluate my-model photos/test --json > evaluation.json
+      lca evaluate my-model photos/test --csv > answers.csv
     """
+    if as_json and as_csv:
+        raise LcaError("--json and --csv exclude each other")
     learner = load_model(model, device, weights, choose_progress(quiet))
     read = learner.read(photos, "test", layout)
-    facts = learner.evaluate(read, branch, unknown_at).as_json()
+    evaluation = learner.evaluate(read, branch, unknown_at)
     if as_json:
-        _print_json({**facts, "reading": read.report.as_json()})
+        _print_json({**evaluation.as_json(), "reading": read.report.as_json()})
+    elif as_csv:
+        print_answers(evaluation.answers)
     else:
-        _print_evaluation(facts)
+        _print_evaluation(evaluation.as_json())
     if read.report.left_out:
         raise typer.Exit(SOME_FAILED)
 
@@ -294,6 +306,12 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
             print(f"  {truth} taken for {answer}: {times}")
+        print("\nwrong, the surest first")
+        for each in facts["wrong"][:WRONG_NAMED]:
+            sure = f"({100 * each['probability']:.1f} %{', unknown' * each['unknown']})"
+            print(f"  {each['path'] or 'an image without a file'}  {each['truth']} taken for {each['answer']} {sure}")
+        if len(facts["wrong"]) > WRONG_NAMED:
+            print(f"  and {len(facts['wrong']) - WRONG_NAMED} more; --csv names all")
 
 
 def info_command(model: Model, as_json: AsJson = False) -> None:
@@ -408,6 +426,7 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
             f"{lesson.accuracy:.1f} % ({lesson.right} of {lesson.held_out}; {lesson.called_unknown} called unknown)"
         )
     _print_test(lesson)
+    _print_hurt(lesson)
     if not learner.temperatures:
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
@@ -425,6 +444,20 @@ def _print_closing(lesson: "Lesson", learner: "ContinualClassifier", model: Path
 def _print_test(lesson: "Lesson") -> None:
     if lesson.test_accuracy is not None:
         print(f"accuracy on the test part: {lesson.test_accuracy:.1f} % ({lesson.tested_right} of {lesson.tested})")
+
+
+def _print_hurt(lesson: "Lesson") -> None:
+    """Warn of old classes that a lesson hurt; nothing where it hurt none."""
+    hurt = {} if lesson.old_classes is None else lesson.old_classes.hurt
+    if not hurt:
+        return
+    print("CHECK: this lesson hurts old classes, by an estimate from their statistics (their photos are gone):")
+    for name, change in [*hurt.items()][:HURT_NAMED]:
+        taken = f", now often taken for {change.taken_for}" if change.taken_for else ""
+        print(f"  {name}: {change.before:.0f} % named rightly before, {change.after:.0f} % after{taken}")
+    if len(hurt) > HURT_NAMED:
+        print(f"  and {len(hurt) - HURT_NAMED} more; `lca info MODEL --json` has all")
+    print("  more photos of both classes help: teach the old ones again together with the new ones")
 
 
 def _print_improvement(tried: "Improvement") -> None:

@@ -1,4 +1,4 @@
-"""The two ends of `lca predict`: which images its arguments name, and how the answers are printed."""
+"""Which images the arguments of `lca predict` name, and how answers are printed, also those of `lca evaluate`."""
 
 import csv
 import json
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
     from lca.data.decoding import LeftOut
     from lca.data.folders import ReadingReport
+    from lca.evaluation.answers import Answer
     from lca.evaluation.predictions import Prediction
 
 
@@ -102,6 +103,15 @@ class CsvPrinter(Printer):
         for name in ("unknown", "calibrated"):
             row |= {name: str(row[name]).lower()} if name in row else {}
         self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
+
+
+def print_answers(answers: "Iterable[Answer]") -> None:
+    """Answers beside the truth as CSV, with a header."""
+    from lca.evaluation.answers import COLUMNS
+
+    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**each.as_json(), "unknown": str(each.unknown).lower()} for each in answers)
 
 
 PRINTERS: dict[str, type[Printer]] = {"table": Printer, "json": JsonPrinter, "csv": CsvPrinter}

@@ -1,19 +1,32 @@
-"""Verbs that turn runs into answers: report, watch."""
+"""Verbs that turn runs and models into answers: report, watch."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lca.cli.common import INTERRUPTED, Quiet
+from lca.cli.common import INTERRUPTED, Quiet, check_model
+from lca.cli.models import Device, Weights, load_model
 from lca.errors import LcaError
+from lca.progress import choose_progress
+
+DETAIL, DRAWS = 6, 1000
+ADVISED = 5
+"""Pieces of advice that are printed beside the page."""
 
 
 def report_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, sweep folders or pack files.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, sweep folders or pack files; or a model.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where it goes.", show_default="report.html; a table is printed"),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Where it goes.",
+            show_default="beside the first RUN, as RUN-report.html; a table is printed",
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown instead of the page.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Tables in LaTeX (booktabs) instead.")] = False,
@@ -37,21 +50,33 @@ def report_command(
         str | None,
         typer.Option("--reference", metavar="NAME", help="Compare with this classifier.", show_default="the best"),
     ] = None,
-    detail: Annotated[int, typer.Option("--detail", min=0, help="Classifiers of a data set shown in detail.")] = 6,
+    detail: Annotated[int, typer.Option("--detail", min=0, help="Classifiers of a data set shown in detail.")] = DETAIL,
     title: Annotated[
         str | None, typer.Option("--title", help="Of the page.", show_default="the names of the runs")
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", min=10, help="Draws of the bootstrap.")] = 1000,
+    draws: Annotated[int, typer.Option("--draws", min=10, help="Draws of the bootstrap.")] = DRAWS,
+    photos: Annotated[
+        Path | None,
+        typer.Option("--photos", metavar="FOLDER", help="Of a model: one folder per class of photos to ask it about."),
+    ] = None,
+    weights: Weights = None,
+    device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page about runs that needs no network and no other file: tables with intervals, curves, confusions.
+    """Write one page about runs, or about a taught model, that needs no network and no other file.
 
     Runs of one name, recipe and data set are seeds of one classifier; other recipes of that name are told apart by
     their paths. Several classifiers are compared seed by seed. Where the folder of a run is at hand, its predictions
     give intervals, confusions and drift; a pack has only what is counted in it. Robustness is shown if
     `lca robustness --out RUN/robustness.json` wrote it. docs/reports.md explains the page.
 
+    Of a MODEL the page shows what it answers about the photos of a folder: classes with intervals, confusions side by
+    side, what it got wrong, the least certain and the unknown, calibration, what each lesson changed for old classes,
+    and what to do. The photos are in the page as small pictures: who gets it sees them.
+
     Examples:
+
+      lca report my-model --photos photos/test
 
       lca report runs/demo --images
 
@@ -63,6 +88,22 @@ def report_command(
 
       lca report results/compare-mini.json --only IM --detail 0 --figures figures
     """
+    if len(paths) == 1 and (_is_model(paths[0]) or photos):
+        asked: dict[str, object] = {
+            "--markdown": markdown,
+            "--latex": latex,
+            "--csv": csv,
+            "--overall": overall,
+            "--figures": figures,
+        }
+        asked |= {"--images": images, "--only": only, "--reference": reference}
+        asked |= {"--detail": detail != DETAIL, "--draws": draws != DRAWS}
+        _report_model(
+            paths[0], photos, [name for name, value in asked.items() if value], out, title, weights, device, quiet
+        )
+        return
+    if photos or weights or device:
+        raise LcaError("--photos, --weights and --device belong to the report of one model")
     given = [name for name, wanted in (("markdown", markdown), ("latex", latex), ("csv", csv)) if wanted]
     if len(given) > 1:
         raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
@@ -74,7 +115,6 @@ def report_command(
     _check_paths(paths, out)
 
     from lca.files import write_atomic
-    from lca.progress import choose_progress
     from lca.report.drawing import save
     from lca.report.formats import table
     from lca.report.page import Report
@@ -90,7 +130,7 @@ def report_command(
         return
     title = title or ", ".join(path.resolve().name for path in paths)
     report = Report(title, draws, reference, detail, only=only, images=images, progress=progress)
-    out = out or Path("report.html")
+    out = out or _beside(paths[0])
     write_atomic(out, report.page(found).encode())
     print(f"the report is {out}")
     if figures is not None:
@@ -98,6 +138,49 @@ def report_command(
             save(figure, figures / f"{name}.png")
             save(figure, figures / f"{name}.svg")
         print(f"its {len(report.figures)} figures are in {figures}")
+
+
+def _is_model(path: Path) -> bool:
+    """As `lca.files.has_state`, without importing torch: cheap mistakes are told at once."""
+    return (path / "state.json").is_file()
+
+
+def _report_model(
+    model: Path,
+    photos: Path | None,
+    asked: list[str],
+    out: Path | None,
+    title: str | None,
+    weights: Path | None,
+    device: str | None,
+    quiet: bool,
+) -> None:
+    """The page of a model, asked about a folder of photos."""
+    check_model(model)
+    if asked:
+        raise LcaError(f"{model} is a model, and {' and '.join(asked)} belong to the report of runs")
+    if photos is None:
+        raise LcaError(f"{model} is a model: give --photos FOLDER with one folder per class, photos to ask it about")
+    _check_paths([model], out)
+
+    from lca.files import write_atomic
+    from lca.report.model_page import ModelPage
+
+    learner = load_model(model, device, weights, choose_progress(quiet))
+    page = ModelPage(learner, learner.read(photos), photos, title or model.resolve().name)
+    out = out or _beside(model)
+    write_atomic(out, page.page().encode())
+    print(f"the report is {out}")
+    for each in page.advice[:ADVISED]:
+        print(f"  {each.text}")
+
+
+def _beside(path: Path) -> Path:
+    """Where the page about a run, a pack or a model goes: next to it, not into it, so that nothing that reads, packs or
+    pushes the folder takes it along."""
+    path = path if path.name and path.name != ".." else path.resolve()
+    name = path.stem if path.is_file() else path.name
+    return path.with_name(f"{name}-report.html")
 
 
 def _check_paths(paths: list[Path], out: Path | None) -> None:

@@ -54,6 +54,8 @@ class ReadingReport:
     """How it was read, where there was something to decide."""
     test: "tuple[ImageSet, ReadingReport] | None" = None
     """Images to measure on after a lesson, where they lie beside those to learn; they are not among `read`."""
+    paths: list[str | None] = field(default_factory=list, repr=False)
+    """Where each image that was read lies, in their order; None for one that was given without a file."""
     left_out: list[LeftOut] = field(default_factory=list)
     """Images and folders that could not be read."""
     other_files: list[str] = field(default_factory=list)
@@ -85,7 +87,19 @@ class ReadingReport:
     @property
     def repeated(self) -> int:
         """How many images have a copy of themselves before them in the same class."""
-        return sum(len(group) - len({label for _, label in group}) for group in self.copies.values())
+        return len(self.repetitions)
+
+    @property
+    def repetitions(self) -> list[tuple[str, str]]:
+        """(copy, the image before it) of the same class and content."""
+        pairs: list[tuple[str, str]] = []
+        for group in self.copies.values():
+            first: dict[str, str] = {}
+            for what, label in group:
+                if label in first:
+                    pairs.append((what, first[label]))
+                first.setdefault(label, what)
+        return pairs
 
     def lines(self) -> list[str]:
         """What a user should know, for a terminal; nothing when all is well."""
@@ -121,9 +135,14 @@ class ReadingReport:
             [_some([f"{_short(what)} ({_short(label)})" for what, label in group]) for group in self.duplicates],
         )
         block("read as one class, as their names look the same:", [_some(group) for group in self.joined])
-        if self.repeated:
-            treated = "taken once" if self.copies_once else "which count like any other image"
-            lines.append(f"exact copies within a class, {treated}: {self.repeated}")
+        if self.repeated and not self.copies_once:
+            lines.append(f"exact copies within a class, which count like any other image: {self.repeated}")
+        elif self.repeated:
+            block(
+                f"exact copies within a class, taken once: {self.repeated}",
+                [f"{_short(copy)} is a copy of {_short(first)}" for copy, first in self.repetitions],
+                NAMED_LEFT_OUT,
+            )
         if self.several_frames:
             lines.append(f"{self.several_frames} animated or of several pages; the first of each counts")
         line(f"{_count(self.other_files, 'other file')} passed over", self.other_files)
@@ -151,6 +170,7 @@ class ReadingReport:
             "case_only": self.case_only,
             "duplicates": [[list(each) for each in group] for group in self.duplicates],
             "repeated": self.repeated,
+            "copies": [list(pair) for pair in self.repetitions],
             "several_frames": self.several_frames,
             **({} if self.test is None else {"test": self.test[1].as_json()}),
         }
@@ -228,6 +248,7 @@ def labelled(pairs: Sequence[tuple[ImageLike, str]], reading: Reading, report: R
         copies.append((name_of(image, place + 1), label))
         if not (repeated and report.copies_once):
             kept.append((number, label))
+            report.paths.append(name_of(image) if isinstance(image, str | Path) else None)
             report.several_frames += int(reading.several_frames[number])
     report.read += len(kept)
     return kept

@@ -16,7 +16,7 @@ from lca.data.folders import ReadingReport, class_files, content_of, labelled_pa
 from lca.data.images import ImageSet
 from lca.data.parts import Album, Layout, Part, recognised, unused
 from lca.data.tables import LINES, SEPARATED, album_of_table
-from lca.errors import LcaError
+from lca.errors import LcaError, nearest
 from lca.progress import Progress
 
 FORMS = (
@@ -76,7 +76,9 @@ def album_of(data: str | Path, layout: Layout = "auto") -> Album:
     suffix = path.suffix.lower()
     if not path.is_dir():
         if not path.exists():
-            raise LcaError(f"there is no folder or file {name_of(path)}; {FORMS}")
+            beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = nearest(path.name, beside)
+            raise LcaError(f"there is no folder or file {name_of(path)}; {hint if hint.endswith('?') else FORMS}")
         if suffix == ".zip":
             return album_of_zip(path, layout)
         if suffix in (*SEPARATED, *LINES):

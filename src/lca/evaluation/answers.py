@@ -12,6 +12,9 @@ from lca.errors import needs
 from lca.evaluation.calibration import calibration_error
 from lca.evaluation.intervals import wilson_interval
 
+COLUMNS = ("path", "truth", "answer", "probability", "unknown")
+"""What files say of an answer."""
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -24,6 +27,15 @@ class Answer:
     label: str
     probability: float
     unknown: bool
+    path: str | None = None
+    """Where the image lies; None if it has no file."""
+    nearest: str | None = None
+    """The class it lies nearest to by the class statistics; None where there are none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """In the order of `COLUMNS`."""
+        probability = round(self.probability, 6)
+        return dict(zip(COLUMNS, (self.path, self.truth, self.label, probability, self.unknown), strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +57,11 @@ class Evaluation:
     def ood(self) -> list[Answer]:
         classes = set(self.classes)
         return [each for each in self.answers if each.truth not in classes]
+
+    @property
+    def wrong(self) -> list[Answer]:
+        """Answers about images of known classes that name another class, the surest first."""
+        return sorted((each for each in self.known if each.truth != each.label), key=lambda each: -each.probability)
 
     @property
     def accuracy(self) -> float | None:
@@ -113,6 +130,7 @@ class Evaluation:
             "ood_called_unknown": _percent([each.unknown for each in ood]),
             "by_class": {name: list(counts) for name, counts in self.by_class().items()},
             "confusions": [list(each) for each in self.confusions()],
+            "wrong": [each.as_json() for each in self.wrong],
         }
 
 

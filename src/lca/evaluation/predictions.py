@@ -38,6 +38,12 @@ class Prediction:
     picture: Callable[[], bytes | None] | None = field(default=None, compare=False)
     """Makes a small JPEG of it, where the image is at hand."""
 
+    @property
+    def nearest(self) -> str | None:
+        """The class that the image lies nearest to: the answer where no other is nearer. None without distances."""
+        far = self.distances
+        return None if far is None else min(far, key=lambda name: (far[name], name != self.label))
+
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The most probable classes with their probabilities."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:count]

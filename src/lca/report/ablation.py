@@ -22,10 +22,6 @@ class Ablation:
     """By label without the number."""
     others: Sequence[Classifier]
 
-    def without_number(self, text: str) -> str:
-        """Only the number's name."""
-        return NUMBER.sub(lambda found: found[1] if found[1] == self.name else found[0], text)
-
 
 def ablation(rows: Sequence[Classifier]) -> Ablation | None:
     """The classifiers by the number that most values of are found; None where no label has three of one."""

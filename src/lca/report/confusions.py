@@ -1,18 +1,16 @@
 """What a classifier takes for what, with pictures where the images are at hand."""
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from lca.data.images import ImageSet
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.recipe import validate_recipe
+from lca.report.thumbnails import data_uri
 from lca.results.reading import Run
 from lca.results.stored import StoredAnswers
 
@@ -79,19 +77,6 @@ def _pictures(answers: StoredAnswers, images: ImageSet | None, truth: str, answe
 
     def some(label: int, count: int) -> list[str]:
         rows = torch.nonzero((answers.labels == label) & (prediction == other))[:count, 0]
-        return [_data_uri(images.image(row)) for row in rows.tolist()]
+        return [data_uri(images.image(row), SIDE) for row in rows.tolist()]
 
     return some(true, EXAMPLES), some(other, EXAMPLES // 2)
-
-
-def _data_uri(image: Tensor) -> str:
-    """A thumbnail (3, h, w) as an address that holds it; small images are enlarged without blurring them."""
-    from PIL import Image
-
-    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    scale = SIDE / max(picture.size)
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    picture = picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -26,14 +26,14 @@ def _new(height: float = SMALL[1]) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def accuracy_curves(rows: Sequence[Classifier], path: Path, title: str) -> None:
+def accuracy_curves(rows: Sequence[Classifier], looks: Mapping[str, Look], path: Path, title: str) -> None:
     """Accuracy after each task, one curve a classifier."""
     crowded = len(rows) > CROWDED
     figure = new_figure(*((11, max(4.2, 0.2 * len(rows))) if crowded else (7, 4.2)))
     axes = figure.subplots()
-    for number, row in enumerate(rows):
+    for row in rows:
         curve = row.curve()
-        axes.plot(range(1, len(curve) + 1), curve, label=row.label, **Look.of(number).curve)
+        axes.plot(range(1, len(curve) + 1), curve, label=row.label, **looks[row.label].curve)
     axes.set(title=title, ylim=(0, 102))
     _over_tasks(axes, "accuracy on all classes seen so far (%)")
     beside = {"loc": "outside center right"} if crowded else {"loc": "outside lower center", "ncols": 2}
@@ -85,14 +85,16 @@ def heat_map(matrix: Sequence[Sequence[float]]) -> "Figure":
     return figure
 
 
-def forgetting_by_task(matrix: Sequence[Sequence[float]]) -> "Figure":
+def forgetting_by_task(matrix: Sequence[Sequence[float]], colour: str = PALETTE[0]) -> "Figure":
     """Every task right after it was learnt and at the end, joined by a line."""
     figure, axes = _new(min(6.0, 1.4 + 0.26 * len(matrix)))
     learnt, last = [row[-1] for row in matrix], matrix[-1]
     tasks = range(1, len(matrix) + 1)
     axes.hlines(tasks, last, learnt, color=PALE, linewidth=2, zorder=1)
-    axes.scatter(learnt, tasks, color=PALETTE[0], marker="o", label="right after learning", zorder=2)
-    axes.scatter(last, tasks, color=PALETTE[1], marker="D", label="after the last task", zorder=3)
+    axes.scatter(
+        learnt, tasks, marker="o", label="right after learning", zorder=2, facecolors="none", edgecolors=colour
+    )
+    axes.scatter(last, tasks, color=colour, marker="D", label="after the last task", zorder=3)
     axes.set(xlim=(-2, 102), xlabel="accuracy on the task (%)", ylabel="task")
     axes.invert_yaxis()
     whole_numbers(axes.yaxis)
@@ -101,7 +103,7 @@ def forgetting_by_task(matrix: Sequence[Sequence[float]]) -> "Figure":
     return figure
 
 
-def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
+def reliability_diagram(bins: Sequence[Mapping[str, Any]], colour: str = PALETTE[0]) -> "Figure":
     """The share of right answers by the probability given with them; bars say how many answers there are."""
     figure, axes = _new()
     images = sum(each["images"] for each in bins)
@@ -113,21 +115,22 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> "Figure":
     axes.plot([0, 100], [0, 100], color=PALE, linestyle=":", label="calibrated")
     means, rights = ([each[key] for each in filled] for key in ("mean_probability", "accuracy"))
     sizes = [8 + 2 * share for share in shares]
-    axes.scatter(means, rights, sizes, color=PALETTE[0], label="right answers", zorder=3, clip_on=False)
+    axes.scatter(means, rights, sizes, color=colour, label="right answers", zorder=3, clip_on=False)
     axes.set(xlabel="probability of the answer (%)", ylabel="%", xlim=(0, 100), ylim=(0, 102))
     axes.grid(alpha=0.3)
     figure.legend(**BELOW, ncols=3)
     return figure
 
 
-def forest(differences: Mapping[str, Measured]) -> "Figure":
+def forest(differences: Mapping[str, Measured], looks: Mapping[str, Look]) -> "Figure":
     """Differences with their intervals, a line each; filled where the interval leaves out zero."""
     figure, axes = _new(1.1 + 0.26 * len(differences))
     axes.axvline(0, color=PALE, linewidth=1)
-    for place, each in enumerate(differences.values()):
+    for place, (label, each) in enumerate(differences.items()):
+        colour = looks[label].colour
         if each.interval is not None:
-            axes.hlines(place, *each.interval, color=PALETTE[0], linewidth=1.5)
-        axes.plot(each.mean, place, marker="o", color=PALETTE[0], fillstyle="full" if each.clear else "none")
+            axes.hlines(place, *each.interval, color=colour, linewidth=1.5)
+        axes.plot(each.mean, place, marker="o", color=colour, fillstyle="full" if each.clear else "none")
     axes.set_yticks(range(len(differences)), [_short(label) for label in differences], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("difference in average accuracy (points)")
@@ -135,13 +138,13 @@ def forest(differences: Mapping[str, Measured]) -> "Figure":
     return figure
 
 
-def drift_curves(medians: Sequence[Sequence[float]]) -> "Figure":
+def drift_curves(medians: Sequence[Sequence[float]], colour: str = PALETTE[0]) -> "Figure":
     """The median unknown score of every task's test images, from the time it was learnt on."""
     figure, axes = _new()
     last = len(medians)
     for task, values in enumerate(medians):
         shade = 0.25 + 0.75 * (1 - task / last)
-        axes.plot(range(task + 1, last + 1), values, color=PALETTE[0], alpha=shade, marker="o", markersize=3)
+        axes.plot(range(task + 1, last + 1), values, color=colour, alpha=shade, marker="o", markersize=3)
         if task == 0:
             axes.annotate("task 1", (last, values[-1]), (4, 0), textcoords="offset points", fontsize=8)
     _over_tasks(axes, "median distance to the nearest class")
@@ -164,27 +167,24 @@ def _short(text: str, longest: int = 32) -> str:
 
 
 Bars = Mapping[str, Mapping[str, tuple[float, float | None]]]
-"""Mean and deviation by label and kind."""
+"""Mean and deviation by label and classifier."""
 
 
 def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) -> "Figure":
-    """Bars that lie: in every panel a group for each label, in it a bar for each kind it has, in the kind's colour.
-    Kinds that are called as their labels need no legend."""
+    """Bars that lie: in every panel a group for each label, in it a bar for each classifier, with its name and look."""
     first, *_ = panels.values()
-    kinds = list(dict.fromkeys(kind for bars in first.values() for kind in bars))
-    explained = kinds if len(kinds) > 1 and kinds != [*first] else []
     counts = [len(bars) for bars in first.values()]
     starts = [sum(counts[:number]) + 0.8 * number for number in range(len(counts))]
     columns = 3 if len(panels) == 3 else min(len(panels), 2)
     lines = math.ceil(len(panels) / columns)
     height = 0.5 + 0.15 * (sum(counts) + 0.8 * len(counts))
-    figure = new_figure(1.15 * SMALL[0], lines * height + 0.3 + 0.07 * len(explained))
+    figure = new_figure(1.15 * SMALL[0], lines * height + 0.3)
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
     for (title, bars), axes in zip(panels.items(), grid, strict=False):
         top = max(mean + (deviation or 0) for own in bars.values() for mean, deviation in own.values()) or 1.0
         for start, own in zip(starts, bars.values(), strict=True):
-            for place, (kind, (mean, deviation)) in enumerate(own.items()):
-                axes.barh(start + place, mean, 0.92, label=kind, **looks[kind].bar)
+            for place, (name, (mean, deviation)) in enumerate(own.items()):
+                axes.barh(start + place, mean, 0.92, label=name, **looks[name].bar)
                 if deviation:
                     axes.errorbar(mean, start + place, xerr=deviation, color=PALE, capsize=1.5, linewidth=1)
                 end = mean + (deviation or 0) + 0.02 * top
@@ -198,11 +198,9 @@ def grouped_bars(panels: Mapping[str, Bars], x: str, looks: Mapping[str, Look]) 
     for axes in grid:
         axes.set_visible(False)
     axes = figure.axes[0]
-    middles = [start + (count - 1) / 2 for start, count in zip(starts, counts, strict=True)]
-    axes.set_yticks(middles, [_short(label, 26) for label in first])
+    ticks = [start + place for start, count in zip(starts, counts, strict=True) for place in range(count)]
+    axes.set_yticks(ticks, [_short(name, 26) for bars in first.values() for name in bars])
     axes.set_ylim(sum(counts) + 0.8 * len(counts) - 0.9, -0.9)
-    if explained:
-        _legend(figure, explained)
     return figure
 
 

@@ -71,9 +71,9 @@ def as_markdown(
     texts = [(title, table.markdown()) for title, _, table in _tables(found, reference, style)]
     words = legend(row for rows in found.values() for row in rows)
     if style.intervals:
-        ranked = sorted({len(ranking.blocks_of(rows)) for rows in found.values()})
-        seeds = f"{' or '.join(map(str, ranked))} seed{'' if ranked == [1] else 's'}"
-        words += f" In brackets the 95 % interval. rank: by AA, mean over the {seeds} that all have."
+        ranked = sorted({count for rows in found.values() if (count := len(ranking.blocks_of(rows))) > 1})
+        words += " In brackets the 95 % interval."
+        words += f" rank: by AA, mean over the {' or '.join(map(str, ranked))} seeds that all have." * bool(ranked)
         words += f" {DAMAGED}" * any(row.robustness for rows in found.values() for row in rows)
     words += f" {OVERALL}" * bool(ranking.overall(found))
     alone = len(texts) == 1 and style is SHOWN

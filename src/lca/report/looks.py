@@ -1,68 +1,48 @@
 """How classifiers look in all figures of a report: decided once, so that neighbouring pictures agree."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import fmean
 
-from lca.report.ablation import Ablation
-from lca.report.drawing import LINES, PALETTE, Look
+from lca.report.ablation import ablation
+from lca.report.drawing import PALETTE, Look
 from lca.results.classifiers import Classifier
 
 ALIGNMENTS = ("none", "ca", "lca", "best", "its own")
-"""They have the first colours of the palette in every report."""
+"""They have the first colours of the palette in pictures of alignments alone."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """What tells classifiers and alignments apart."""
+    """What tells classifiers apart."""
 
     order: Sequence[str]
     """The labels as they were asked for; else the best over all data sets first."""
     labels: Mapping[str, Look]
     """Of classifiers, and of the lines that those are on which differ in a number."""
-    alignments: Mapping[str, Look]
 
 
-def alignment_of(row: Classifier) -> str:
-    """The branch; one name for the own alignments of all methods."""
-    return "its own" if row.own else row.branch
-
-
-def looks_of(
-    found: Mapping[str, Sequence[Classifier]], ablations: Mapping[str, Ablation], only: Sequence[str] = ()
-) -> Looks:
-    """Few methods have different lines, and their alignments the colours; of many methods, or alignments, every
-    classifier has a colour of its own, as long as there are colours."""
-    rows = {row.label: row for each in found.values() for row in each}
+def looks_of(found: Mapping[str, Sequence[Classifier]], only: Sequence[str] = ()) -> Looks:
+    """Every classifier has a colour of its own, as long as there are colours; then a line, or a hatch, too. Those on
+    one line, which differ in a number only, share its colour and differ in marker and line."""
     lines = {
-        row.label: (name, of)
-        for of in ablations.values()
+        row.label: name
+        for rows in found.values()
+        if (of := ablation(rows))
         for name, points in of.lines.items()
         for row in points.values()
     }
-
-    def plain(label: str, text: str) -> str:
-        return lines[label][1].without_number(text) if label in lines else text
-
-    names = {label: lines[label][0] if label in lines else label for label in _order(found, only)}
-    methods = _numbered(plain(label, rows[label].group) for label in [*lines, *rows])
-    colours = alignment_places(plain(label, alignment_of(row)) for label, row in rows.items())
-    one, few = len(methods) == 1, len(methods) <= len(LINES) and max(colours.values()) < len(PALETTE)
-    if one or few:
-        looks = {
-            label: Look.of(colours[plain(label, alignment_of(row))], methods[plain(label, row.group)])
-            for label, row in rows.items()
-        }
-    else:
-        places = _numbered(names.values())
-        looks = {label: Look.of(places[name]) for label, name in names.items()}
-    alignments = alignment_places(map(alignment_of, rows.values()))
-    return Looks(
-        [*names],
-        looks | {name: looks[label] for label, name in names.items()},
-        {alignment: Look.of(number) for alignment, number in alignments.items()},
-    )
+    looks: dict[str, Look] = {}
+    taken: Counter[str] = Counter()
+    order = _order(found, only)
+    for label in order:
+        name = lines.get(label, label)
+        first = looks.setdefault(name, Look.of(len(taken)))
+        looks[label] = Look(first.place, first.line + taken[name])
+        taken[name] += 1
+    return Looks(order, looks)
 
 
 def _order(found: Mapping[str, Sequence[Classifier]], only: Sequence[str]) -> list[str]:
@@ -76,10 +56,6 @@ def _order(found: Mapping[str, Sequence[Classifier]], only: Sequence[str]) -> li
         return min(asked, default=0), -len(rows[label]), -fmean(row.plain["AA"].mean for row in rows[label])
 
     return sorted(rows, key=place)
-
-
-def _numbered(names: Iterable[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def alignment_places(alignments: Iterable[str]) -> dict[str, int]:

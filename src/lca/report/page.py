@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lca.errors import LcaError, needs
@@ -13,11 +12,13 @@ from lca.progress import Progress
 from lca.report import comparison, drawing, figures, ranking
 from lca.report.ablation import Ablation, ablation
 from lca.report.confusions import Confusion, confusions, test_images
+from lca.report.drawing import Look
 from lca.report.facts import CLASSES, cell_means, drift_of, ends_of, facts_of, in_words, pooled_reliability, recipes_of
 from lca.report.formats import DAMAGED
-from lca.report.looks import Looks, alignment_of, looks_of
+from lca.report.looks import Looks, looks_of
 from lca.report.radars import FEWEST_KINDS, radar, shared_kinds
 from lca.report.tables import SHOWN, domain_tables, legend
+from lca.report.templates import render
 from lca.results.classifiers import DAMAGE, Classifier, Measured, classifiers
 from lca.results.details import classes_of, tasks_of
 from lca.results.metrics import columns
@@ -57,7 +58,6 @@ class Report:
         """The whole page."""
         with needs("a page", "jinja2", "matplotlib", "scipy"):
             import matplotlib  # noqa: F401  # told before anything is measured
-            from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         if self.images and not any(run.answers for run in collection.runs):
             raise LcaError("without the predictions in a run folder there are no confused images to show")
@@ -66,20 +66,14 @@ class Report:
         comparison.measure(found, self.progress)
         together, short = ranking.overall(found), short_names(found)
         numbers = {source: each for source, rows in found.items() if (each := ablation(rows))}
-        self._looks = looks_of(found, numbers, self.only)
-        templates = Environment(
-            loader=FileSystemLoader(Path(__file__).parent),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._looks = looks_of(found, self.only)
         sections = [
             self._section(f"data-{n}", short[source], found[source], references[source], numbers.get(source))
             for n, source in enumerate(self.progress.track(found, "data sets", len(found)), start=1)
         ]
         self._add_details(sections)
-        return templates.get_template("page.html").render(
+        return render(
+            "page.html",
             title=self.title,
             sections=sections,
             overall=together,
@@ -124,7 +118,7 @@ class Report:
             "best": comparison.choose(rows, None),
             "rivals": len(comparison.rivals(rows)),
             "places": {column: ranking.places(rows, column) for column in columns()},
-            "ranks": ranking.mean_ranks(blocks) if several else {},
+            "ranks": ranking.mean_ranks(blocks) if several and len(blocks) > 1 else {},
             "blocks": len(blocks),
             "kinds": _kinds(measured),
             "facts": facts_of(rows),
@@ -176,12 +170,13 @@ class Report:
     def _comparison(self, short: str, rows: Sequence[Classifier], reference: Classifier) -> dict[str, Any]:
         minus = comparison.minus(rows, reference)
         drawn = {row.label: found["AA"] for row, found, _ in minus if "AA" in found}
+        shown = figures.forest(drawn, self._looks.labels) if drawn else None
         title, names = f"Average accuracy minus that of {reference.label}, {short}", ("minus", reference.label)
         return {
             "reference": reference.label,
             "instead": comparison.instead_of(self.reference, reference),
             "minus": minus,
-            "figure": self._figure(figures.forest(drawn), title, short, *names) if drawn else None,
+            "figure": self._figure(shown, title, short, *names) if shown else None,
             "kinds": _kinds(each for _, found, _ in minus for each in found.values()),
         }
 
@@ -239,6 +234,8 @@ class Report:
     def _detail(self, short: str, row: Classifier, confused: Mapping[str, Any]) -> dict[str, Any]:
         """One classifier from all sides."""
 
+        look = self._looks.labels[row.label]
+
         def picture(draw: Callable[[Any], "Figure"], shown: Any, title: str, what: str) -> Any:
             if not shown:
                 return None
@@ -253,22 +250,33 @@ class Report:
         by_kind = {
             f"seed {seed}" if len(row.runs) > 1 else row.label: each.by_kind() for seed, each in row.robustness.items()
         }
+        seeds = {name: Look(look.place, look.line + number) for number, name in enumerate(by_kind)}
         drawn_kinds = by_kind if len(shared_kinds([*by_kind.values()])) >= FEWEST_KINDS else None
         return {
             "row": row,
             "heat_map": picture(figures.heat_map, matrix, "Accuracy on every task, after every task", "matrix"),
             "forgetting": picture(
-                figures.forgetting_by_task, matrix if len(matrix) > 1 else None, "What is left of every task", "tasks"
+                partial(figures.forgetting_by_task, colour=look.colour),
+                matrix if len(matrix) > 1 else None,
+                "What is left of every task",
+                "tasks",
             ),
             "tasks": tasks_of(matrix, row.records[0].task_sizes, orders.pop() if len(orders) == 1 else ()),
             "classes": [*worst, *best],
             "confusions": confused,
-            "reliability": picture(figures.reliability_diagram, bins, "Reliability", "reliability"),
+            "reliability": picture(
+                partial(figures.reliability_diagram, colour=look.colour), bins, "Reliability", "reliability"
+            ),
             "calibration_error": statistics.fmean(each["error"] for each in calibration) if calibration else None,
             "ood": statistics.fmean(each["auroc"] for each in ood) if ood else None,
-            "drift": picture(figures.drift_curves, drift_of(row), "Drift of every task", "drift"),
+            "drift": picture(
+                partial(figures.drift_curves, colour=look.colour), drift_of(row), "Drift of every task", "drift"
+            ),
             "radar": picture(
-                partial(radar, size=(5.4, 4.6)), drawn_kinds, "Accuracy by kind of damage (%)", "robustness"
+                partial(radar, size=(5.4, 4.6), looks=seeds),
+                drawn_kinds,
+                "Accuracy by kind of damage (%)",
+                "robustness",
             ),
         }
 
@@ -296,15 +304,13 @@ class Report:
         return sorted(rows, key=lambda row: self._looks.order.index(row.label))
 
     def _grouped(self, panels: Mapping[str, Mapping[Classifier, Measured]], x: str) -> "Figure":
-        """Bars by label and alignment; of a single label by classifier."""
-        one = len({row.group for rows in panels.values() for row in rows}) == 1
+        """Bars by label, each with the name and the look of its classifier."""
         bars: dict[str, dict[str, dict[str, tuple[float, float | None]]]] = {}
         for title, rows in panels.items():
             groups = bars.setdefault(title, {})
             for row, measured in rows.items():
-                group, kind = (row.label, row.label) if one else (row.group, alignment_of(row))
-                groups.setdefault(group, {})[kind] = _point(measured)
-        return figures.grouped_bars(bars, x, self._looks.labels if one else self._looks.alignments)
+                groups.setdefault(row.group, {})[row.label] = _point(measured)
+        return figures.grouped_bars(bars, x, self._looks.labels)
 
     def _figure(self, figure: "Figure", title: str, *names: str) -> Any:
         """For the page; and by name, with a title, for a file."""

@@ -64,6 +64,11 @@ class Overall:
     blocks: int
     """Pairs of data set and seed that the ranks are the mean of."""
 
+    @property
+    def several(self) -> bool:
+        """Whether any classifier has more than one seed."""
+        return any(len(row.runs) > 1 for rows in self.rows.values() for row in rows)
+
     def mean(self, label: str) -> float:
         """Over data sets."""
         return fmean(row.plain["AA"].mean for row in self.rows[label])

@@ -106,15 +106,16 @@ LATEX = Style({0: "{}", 1: r"\textbf{{{}}}", 2: r"\textit{{{}}}"}, r" $\pm$ ", r
 
 def results_table(rows: Sequence[Classifier], style: Style) -> Table:
     """The numbers of all classifiers of a data set, and what they cost."""
-    ranks = ranking.mean_ranks(ranking.blocks_of(rows)) if style.intervals else {}
+    blocks = ranking.blocks_of(rows) if style.intervals else []
+    ranks = ranking.mean_ranks(blocks) if len(blocks) > 1 else {}
     places = {column: ranking.places(rows, column) for column in columns()}
-    runs, rank = ["runs"] * style.runs, ["rank"] * style.intervals
+    runs, rank = ["runs"] * style.runs, ["rank"] * bool(ranks)
     lines = [
         [
             row.label,
             *[str(len(row.runs))] * style.runs,
             *style.cells(row, places),
-            *[number(ranks.get(row.label))] * style.intervals,
+            *[number(ranks.get(row.label))] * bool(ranks),
             f"{row.bytes / 1e6:.2f}",
             f"{row.seconds:.0f}",
         ]
@@ -200,10 +201,13 @@ def pivot_table(runs: Sequence[Run], names: Sequence[str] = ("average accuracy",
 
 def legend(rows: Iterable[Classifier]) -> str:
     """What the columns are."""
+    rows = [*rows]
     images = " or ".join(dict.fromkeys(row.runs[0].images for row in rows))
+    several = any(len(row.runs) > 1 for row in rows)
+    spread, fastest = (", mean ± standard deviation over seeds", " of the fastest seed") if several else ("", "")
     return (
         f"AA: mean over tasks of the accuracy on all {images} images seen so far; AA task: the same with every task "
         "counting equally; last: accuracy after the last task; forgets: mean drop of earlier tasks from their best. In "
-        "per cent, mean ± standard deviation over seeds. MB: stored beyond the backbone. s: seconds of training, "
-        "alignment and test of the fastest seed (others may have shared the machine)."
+        f"per cent{spread}. MB: stored beyond the backbone. s: seconds of training, "
+        f"alignment and test{fastest} (others may have shared the machine)."
     )

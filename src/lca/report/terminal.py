@@ -10,6 +10,7 @@ from lca.report import ranking
 from lca.report.drawing import file_name
 from lca.report.figures import accuracy_curves
 from lca.report.formats import Found, as_markdown
+from lca.report.looks import looks_of
 from lca.report.tables import OVERALL, SHOWN, domain_tables, legend, overall_table, results_table
 from lca.results.classifiers import classifiers
 from lca.results.reading import Run, short_name
@@ -41,12 +42,12 @@ def present(runs: Sequence[Run], folder: Path, title: str) -> None:
     found = classifiers(runs)
     show(found, title)
     (folder / "table.md").write_text(as_markdown(found, style=SHOWN), encoding="utf-8")
-    figures = []
+    figures, looks = [], looks_of(found).labels
     for source, rows in found.items():
         alone = len(found) == 1
         name = "accuracy.png" if alone else f"{file_name('accuracy', short_name(source))}.png"
         try:
-            accuracy_curves(rows, folder / name, title if alone else f"{title}, {source}")
+            accuracy_curves(rows, looks, folder / name, title if alone else f"{title}, {source}")
         except MissingPackageError as error:  # the results are there without it
             print(f"there is no {name}: {error}", file=sys.stderr)
         else:
