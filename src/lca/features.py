@@ -215,7 +215,7 @@ def extract(
     compiled = nullcontext() if filled else extractor.uncompiled()
     settled = extractor.settled() if embed is None else nullcontext()
     with compiled, settled, progress.task(what, len(own)) as advance:
-        for start, index in zip(range(0, len(own), batch_size), own.split(batch_size), strict=True):
+        for number, index in enumerate(own.split(batch_size)):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]
             if look is None:
@@ -224,7 +224,7 @@ def extract(
                 views = look.view(images, batch, extractor.preprocessing, extractor.scaling, device)
             made = (embed or extractor)(views, *inputs)[: len(index)]
             rows = made.new_empty(len(own), *made.shape[1:]) if rows is None else rows
-            rows[start : start + len(index)] = made
+            rows[number * batch_size :][: len(index)] = made
             advance(len(index))
     extractor.train(training)
     return torch.empty(0, extractor.width, device=device) if rows is None else current().gather(rows, count)
