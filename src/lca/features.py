@@ -211,18 +211,20 @@ def extract(
     if filled := len(own) >= batch_size and extractor.pays_to_compile(len(own) // 3):  # forward is a third of it
         extractor.compile_for(batch_size)
     extractor.eval()
-    rows = []
+    rows: Tensor | None = None  # one tensor: many small ones between large ones that come and go hold memory apart
     compiled = nullcontext() if filled else extractor.uncompiled()
     settled = extractor.settled() if embed is None else nullcontext()
     with compiled, settled, progress.task(what, len(own)) as advance:
-        for index in own.split(batch_size):
+        for number, index in enumerate(own.split(batch_size)):
             batch = torch.cat([index, index[:1].expand(batch_size - len(index))]) if filled else index
             inputs = [each[batch].to(device) for each in known]
             if look is None:
                 views = extractor.evaluation_views(images.batch(batch, pinned=device.type == "cuda"), centre_crop)
             else:
                 views = look.view(images, batch, extractor.preprocessing, extractor.scaling, device)
-            rows.append((embed or extractor)(views, *inputs)[: len(index)])
+            made = (embed or extractor)(views, *inputs)[: len(index)]
+            rows = made.new_empty(len(own), *made.shape[1:]) if rows is None else rows
+            rows[number * batch_size :][: len(index)] = made
             advance(len(index))
     extractor.train(training)
-    return current().gather(torch.cat(rows), count) if rows else torch.empty(0, extractor.width, device=device)
+    return torch.empty(0, extractor.width, device=device) if rows is None else current().gather(rows, count)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from allocations import LargestTensor
 from lca.errors import LcaError
 from lca.files import nbytes
+from lca.statistics import gaussians
 from lca.statistics.drift import Transport
 from lca.statistics.gaussians import SHRINKAGE, CovarianceOptions, GaussianMemory, combine, fit, truncate
 from lca.statistics.left_out import LeftOut
@@ -674,3 +675,14 @@ def test_a_truncated_factor_stays_truncated_when_classes_become_one():
         memory.observe(label, torch.randn(6, 5, generator=torch.Generator().manual_seed(label)))
     memory.merge(0, 1)
     assert memory.classes[0].factor.shape == (2, 5)
+
+
+def test_distances_of_many_images_are_measured_in_parts(monkeypatch):
+    classes = [features(8, seed=1), features(8, seed=1) + 0.5, features(6, seed=2)]
+    memory, rows, labels = memory_of(*classes), torch.cat(classes), label_of(classes)
+    together = memory.leave_one_out(rows, labels), memory.nearest_left_out(rows, labels)
+    monkeypatch.setattr(gaussians, "_AT_ONCE", 4)
+    parts = memory.leave_one_out(rows, labels), memory.nearest_left_out(rows, labels)
+    for one, other in zip(together, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    assert not torch.equal(*together)

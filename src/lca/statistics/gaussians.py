@@ -259,6 +259,9 @@ class GaussianMemory(Stored):
         account. Where the factors do not hold every image exactly (`diagonal`, rank, energy), only the mean is
         left-one-out. NaN where nothing is left to measure with: one image, or two of the only class with any spread.
         """
+        if images is None and len(features) > _AT_ONCE:
+            parts = zip(features.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
+            return torch.cat([self.leave_one_out(*part) for part in parts])
         labels, exact = labels.cpu(), self.is_exact
         without = LeftOut.of(features.cpu(), labels, self.means().cpu(), self.counts(), images)
         values, vectors = (each.cpu() for each in self.pooled().spectrum)
@@ -283,8 +286,11 @@ class GaussianMemory(Stored):
         """
         alone = self.leave_one_out(features, labels, images)
         plain, own = features[: len(alone)].cpu(), labels[: len(alone)].cpu()
-        others = self.mahalanobis(plain).scatter(1, own[:, None], torch.inf).amin(1)
-        return torch.minimum(alone, others)
+        others = [
+            self.mahalanobis(rows).scatter(1, of_class[:, None], torch.inf).amin(1)
+            for rows, of_class in zip(plain.split(_AT_ONCE), own.split(_AT_ONCE), strict=True)
+        ]
+        return torch.minimum(alone, torch.cat(others))
 
     def typical_distances(self) -> Tensor:
         """The leave-one-out distance of an image that lies as far from its class as its images do on average:
@@ -403,6 +409,8 @@ class GaussianMemory(Stored):
 _NO_ROWS = torch.zeros(0)
 _AT_ONCE = 2**24
 """Numbers in the largest tensor that sampling needs besides the samples themselves."""
+_AT_ONCE = 4096
+"""Images whose distances are measured at once: many numbers in double precision for each."""
 _FLOOR = 1e-8
 """Variance in every direction, for classes without any spread and no ridge."""
 
