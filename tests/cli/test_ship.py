@@ -48,11 +48,13 @@ def test_export_to_a_path_of_ones_own(lca, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["digits"], "say what to export: --onnx, --torch or --peft"),
+        (["digits"], "say what to export: --onnx, --torch, --peft or --timm"),
         (["digits", "x.onnx", "--onnx", "--torch"], "x.onnx can be one file only"),
         (["nothing", "--onnx"], "nothing does not exist; `lca learn nothing FOLDER` makes one"),
         (["digits", "mine.onnx", "--onnx"], "mine.onnx exists and was not made by lca export"),
         (["digits", "x.bin", "--onnx"], "must be named *.onnx"),
+        (["digits", "--timm"], "timm has no model 'tiny', so nobody else could load it"),
+        (["digits", "--timm", "--branch", "none"], "keeps no class Gaussians for branch 'none'"),
         (["digits", "--torch", "--branch", "best"], "there is no branch 'best'"),
     ],
 )

@@ -11,6 +11,8 @@ from lca.errors import LcaError
 from lca.progress import choose_progress
 
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "peft": "-peft", "timm": "-timm"}
+"""What stands behind the model's name in that of an exported file or folder."""
 
 
 def export_command(
@@ -23,6 +25,9 @@ def export_command(
     as_peft: Annotated[
         bool, typer.Option("--peft", help="A folder for the peft library (MODEL-peft); for lora and peft:NAME tuning.")
     ] = False,
+    as_timm: Annotated[
+        bool, typer.Option("--timm", help="A folder for timm and transformers, with a linear head (MODEL-timm).")
+    ] = False,
     branch: Branch = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite also what is no earlier export.")] = False,
     weights: Weights = None,
@@ -31,17 +36,19 @@ def export_command(
     """Export a model to a file that runs without lca.
 
     ONNX and torch files hold the whole answer: images in, calibrated probabilities and the distance from the nearest
-    class out. The JSON beside them names the classes and says how to prepare an image. See docs/shipping.md.
+    class out. The JSON beside them names the classes and says how to prepare an image. A checkpoint of timm's holds the
+    merged transformer with a linear head, which `transformers.pipeline` loads, too. See docs/shipping.md.
 
     Examples:
       lca export my-model --onnx
       lca export my-model --onnx flowers.onnx
       lca export my-model --torch --peft
+      lca export my-model --timm
     """
-    targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
-    chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
+    asked = {"onnx": as_onnx, "torch": as_torch, "peft": as_peft, "timm": as_timm}
+    chosen = {kind: ending for kind, ending in ENDINGS.items() if asked[kind]}
     if not chosen:
-        raise LcaError("say what to export: --onnx, --torch or --peft")
+        raise LcaError("say what to export: --onnx, --torch, --peft or --timm")
     if path is not None and len(chosen) > 1:
         raise LcaError(f"{path} can be one file only; give one of --{' or --'.join(chosen)}, or leave the path out")
     check_model(model)
@@ -50,7 +57,9 @@ def export_command(
         progress.line(f"reading {model}")
         learner = load_model(model, "cpu", weights, progress)
         from lca.models.export import export_onnx, export_peft, export_torch
+        from lca.models.timm_checkpoint import export_timm
 
+        writers = {"onnx": export_onnx, "torch": export_torch, "timm": export_timm}
         for kind, ending in chosen.items():
             beside = model.absolute().with_name(f"{model.absolute().name}{ending}")
             target = path or (beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
@@ -58,8 +67,7 @@ def export_command(
             if kind == "peft":
                 about = export_peft(learner, target, overwrite=force)
             else:
-                write = export_onnx if kind == "onnx" else export_torch
-                about = write(learner, target, branch=branch, overwrite=force)
+                about = writers[kind](learner, target, branch=branch, overwrite=force)
             print(f"{target}: {len(learner.classes)} classes; {about} says how to use it")
 
 
