@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 import tiny
 from lca import ContinualClassifier
@@ -82,6 +83,9 @@ def test_push_and_pull(lca, folder, hub, monkeypatch, saved):
     assert code == 2
     assert "use --force to replace it" in err
     assert lca("pull", "anna/digits", "theirs", "--force", "--quiet")[0] == 0
+    Image.new("RGB", (9, 9)).save("black.png")
+    assert lca("push", "digits", "anna/digits", "--example", "black.png", "--quiet")[0] == 0
+    assert len([*(folder / "hub" / "anna" / "digits").glob("*/example-1.jpg")]) == 1
     code, _, err = lca("push", "nothing", "anna/digits")
     assert code == 2
     assert "nothing does not exist; `lca learn nothing FOLDER` makes one" in err

@@ -78,22 +78,31 @@ def push_command(
         bool, typer.Option("--public", help="Let everybody see a new repository; it is private by default.")
     ] = False,
     message: Annotated[str, typer.Option("--message", "-m", help="Message of the commit.")] = "Update the model",
+    example: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PHOTO", help="Show a small copy of this photo and the answer on the page; again for more."
+        ),
+    ] = [],
     quiet: Quiet = False,
 ) -> None:
     """Upload a model to the Hugging Face hub.
 
     Log in first with `hf auth login`, or set HF_TOKEN. Only the model's own files go up, all in one commit; its card
-    becomes the page of the repository.
+    becomes the page of the repository, with what was measured on held-out photos as the hub's own results. No photo
+    goes up but those that --example names.
 
     Examples:
       lca push my-model anna/flowers
       lca push my-model anna/flowers --public --message 'Three more species'
+      lca push my-model anna/flowers --example rose.jpg --example tulip.jpg
     """
     from lca.models.hub import push
 
     check_model(model)
     with interruptible("the repository holds the earlier version, or none"):
-        print(push(model, repo, private=not public, message=message, progress=choose_progress(quiet)))
+        progress = choose_progress(quiet)
+        print(push(model, repo, private=not public, message=message, progress=progress, examples=example))
 
 
 def pull_command(
