@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lca.data.decoding import ImageLike
+from lca.data.decoding import ImageLike, unreadable_images
 from lca.data.folders import ReadingReport, labelled_pairs, read_class_folders, read_labelled
 from lca.data.images import ImageSet
+from lca.data.rows import Rows, is_rows, read_rows
 from lca.errors import LcaError
 from lca.progress import Progress
 
@@ -18,9 +19,10 @@ class LabelledImages(NamedTuple):
     report: ReadingReport
 
 
-Labelled = str | Path | ImageSet | LabelledImages | Sequence[tuple[ImageLike, str | int]]
+Labelled = str | Path | ImageSet | LabelledImages | Sequence[tuple[ImageLike, str | int]] | Rows
 """A folder with one folder per class, a set of images, images that were read before, or (image, label) pairs; also any
-data set that gives such pairs and names its labels in `classes`, as torchvision's do."""
+data set that gives such pairs and names its labels in `classes`, as torchvision's do, and a split of a data set of the
+Hugging Face library, streamed or not."""
 
 
 def read_images(data: Labelled, working_size: int, progress: Progress) -> LabelledImages:
@@ -33,7 +35,13 @@ def read_images(data: Labelled, working_size: int, progress: Progress) -> Labell
             raise LcaError("the set of images is empty")
         whole = len(present) == len(data.classes)
         return LabelledImages(data if whole else data.of_classes(present), ReadingReport(read=len(data)))
-    if isinstance(data, str | Path):
+    if is_rows(data):
+        pairs, left_out = read_rows(data, working_size, progress)
+        if left_out and not pairs:
+            raise unreadable_images(left_out)
+        read = LabelledImages(*read_labelled(pairs, working_size, Progress()))
+        read.report.left_out[:0] = left_out
+    elif isinstance(data, str | Path):
         read = LabelledImages(*read_class_folders(Path(data), working_size, progress))
     else:
         read = LabelledImages(*read_labelled(labelled_pairs(data), working_size, progress))
