@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 import tiny
 from lca import ContinualClassifier
@@ -48,11 +49,13 @@ def test_export_to_a_path_of_ones_own(lca, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["digits"], "say what to export: --onnx, --torch or --peft"),
+        (["digits"], "say what to export: --onnx, --torch, --peft or --timm"),
         (["digits", "x.onnx", "--onnx", "--torch"], "x.onnx can be one file only"),
         (["nothing", "--onnx"], "nothing does not exist; `lca learn nothing FOLDER` makes one"),
         (["digits", "mine.onnx", "--onnx"], "mine.onnx exists and was not made by lca export"),
         (["digits", "x.bin", "--onnx"], "must be named *.onnx"),
+        (["digits", "--timm"], "timm has no model 'tiny', so nobody else could load it"),
+        (["digits", "--timm", "--branch", "none"], "keeps no class Gaussians for branch 'none'"),
         (["digits", "--torch", "--branch", "best"], "there is no branch 'best'"),
     ],
 )
@@ -80,6 +83,9 @@ def test_push_and_pull(lca, folder, hub, monkeypatch, saved):
     assert code == 2
     assert "use --force to replace it" in err
     assert lca("pull", "anna/digits", "theirs", "--force", "--quiet")[0] == 0
+    Image.new("RGB", (9, 9)).save("black.png")
+    assert lca("push", "digits", "anna/digits", "--example", "black.png", "--quiet")[0] == 0
+    assert len([*(folder / "hub" / "anna" / "digits").glob("*/example-1.jpg")]) == 1
     code, _, err = lca("push", "nothing", "anna/digits")
     assert code == 2
     assert "nothing does not exist; `lca learn nothing FOLDER` makes one" in err

@@ -6,6 +6,9 @@ import socket
 
 import pytest
 import torch
+import yaml
+from huggingface_hub import ModelCard
+from PIL import Image
 
 import tiny
 from hubs import Hub
@@ -44,7 +47,10 @@ def test_what_is_pushed_is_pulled(hub, folder, tmp_path, model):
     (tmp_path / "theirs").mkdir()  # an empty folder is as good as none
     pull("anna/digits", tmp_path / "theirs", endpoint=hub)
     model.save(folder, keep=0)
-    assert content(tmp_path / "theirs") == content(folder), "all but the states from before"
+    mine, theirs = content(folder), content(tmp_path / "theirs")
+    card = {each.pop("README.md").decode().partition("\n---\n")[2].strip() for each in (mine, theirs)}
+    assert mine == theirs
+    assert len(card) == 1, "the hub's card has more above its title"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hub", "mine", "theirs"]
     with tiny.tiny_backbone():
         loaded = ContinualClassifier.load(tmp_path / "theirs")
@@ -59,7 +65,7 @@ def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, m
     (folder / "notes.txt").write_text("mine")
     (folder / f"old-{'0' * 16}.safetensors").write_text("stale")
     push(folder, "digits", endpoint=hub)
-    assert set(content(head(tmp_path))) == {*own, ".gitattributes"}
+    assert set(content(head(tmp_path))) == {*own, "config.json", ".gitattributes"}
     first = head(tmp_path).name
     assert (tmp_path / "hub" / "anna" / "digits" / "visibility").read_text() == "private"
 
@@ -71,6 +77,7 @@ def test_only_the_models_files_go_up_and_stale_parts_go(hub, folder, tmp_path, m
     assert {path.name for path in read_manifest(folder)[0].values()} | {
         "README.md",
         "state.json",
+        "config.json",
         ".gitattributes",
     } == (set(content(head(tmp_path))))
     pull("anna/digits", tmp_path / "old", revision=first, endpoint=hub)
@@ -201,3 +208,55 @@ def test_weights_that_stay_behind_are_mentioned(hub, folder):
     (folder / "state.json").write_text(json.dumps(state))
     push(folder, "anna/digits", endpoint=hub, progress=heard)
     assert [line for line in heard.lines if "vit.safetensors" in line and "bundle" in line]
+
+
+def test_the_hub_gets_results_and_a_file_to_count_by(hub, folder, tmp_path, model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Hub, "do_HEAD", lambda self: (asked.append(self.path), self.do_GET())[1])
+    push(folder, "anna/digits", endpoint=hub)
+    config = json.loads((head(tmp_path) / "config.json").read_text())
+    assert (config["id2label"], config["method"], config["image_size"]) == ({"0": "0", "1": "1"}, "im", 16)
+    card = ModelCard((head(tmp_path) / "README.md").read_text())
+    assert card.data.library_name == "lca"
+    assert card.data.eval_results is None, "the lesson of a stream holds nothing out"
+    pull("anna/digits", tmp_path / "theirs", endpoint=hub)
+    assert [path for path in asked if path.endswith("/config.json")], "the hub counts who asks for it"
+
+    again = ContinualClassifier(model.recipe, model.view, backbone=tiny.load_tiny_backbone())
+    again.load_state(model.state())
+    again.learn(tiny.images({"2": 20, "3": 20}))
+    again.save(folder)
+    push(folder, "anna/digits", endpoint=hub)
+    lesson = again.history[-1]
+    results = ModelCard((head(tmp_path) / "README.md").read_text()).data.eval_results
+    assert [(each.metric_type, each.dataset_config) for each in results] == [
+        ("accuracy", "lesson 2"),
+        ("expected_calibration_error", "lesson 2"),
+    ]
+    assert results[0].metric_value == pytest.approx(lesson.right / lesson.held_out, abs=1e-4)
+    assert results[1].metric_value == pytest.approx(lesson.calibration_error / 100, abs=1e-4)
+    assert "(4 images)" in results[0].dataset_name
+    model_index = yaml.safe_load((head(tmp_path) / "README.md").read_text().split("---")[1])["model-index"]
+    assert model_index[0]["name"] == "digits"
+
+
+def test_examples_are_shown_without_what_a_camera_notes(hub, folder, tmp_path, model):
+    photo = Image.fromarray(tiny.images({"1": 1}).image(0).permute(1, 2, 0).numpy()).resize((600, 900))
+    exif = Image.Exif()
+    exif[0x010F] = "a camera"
+    photo.save(tmp_path / "private name.jpg", exif=exif)
+    with tiny.tiny_backbone():
+        push(folder, "anna/digits", endpoint=hub, examples=[tmp_path / "private name.jpg"] * 2)
+        shown = Image.open(head(tmp_path) / "example-1.jpg")
+        (expected,) = ContinualClassifier.load(folder).predict([shown])
+        with pytest.raises(LcaError, match="does not exist"):
+            push(folder, "anna/digits", endpoint=hub, examples=[tmp_path / "none.jpg"])
+    assert (shown.size, dict(shown.getexif())) == ((384, 576), {})
+    text = (head(tmp_path) / "README.md").read_text()
+    widget = yaml.safe_load(text.split("---")[1])["widget"]
+    assert "private" not in text
+    assert [each["src"] for each in widget] == ["example-1.jpg", "example-2.jpg"]
+    assert widget[0]["output"][0] == {"label": expected.label, "score": pytest.approx(expected.probability, abs=1e-4)}
+    push(folder, "anna/digits", endpoint=hub)
+    assert not [name for name in content(head(tmp_path)) if name.startswith("example-")]
+    assert "widget" not in (head(tmp_path) / "README.md").read_text()

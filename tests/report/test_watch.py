@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import struct
 import subprocess
 import sys
 from datetime import datetime
@@ -15,7 +16,9 @@ import tiny
 from lca.errors import LcaError
 from lca.files import hold, is_held
 from lca.report import watch as watching
-from lca.report.tensorboard import TensorBoardLog
+from lca.report.boards.mlflow import MlflowLog
+from lca.report.boards.tensorboard import TensorBoardLog
+from lca.report.boards.wandb import WandbLog
 from lca.report.watch import LogReader, RunState, watch, watch_sweep
 from lca.results.folder import SweepFiles
 from lca.results.reading import collect
@@ -328,6 +331,92 @@ def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(LcaError, match=r"pip install tensorboard"):
         TensorBoardLog(tmp_path)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(LcaError, match=r"pip install mlflow-skinny"):
+        MlflowLog("sqlite:///mlflow.db", tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(LcaError, match=r"pip install wandb"):
+        WandbLog("mine", tmp_path)
+
+
+def test_mlflow_has_the_recipe_the_losses_and_the_accuracies(finished, tmp_path, monkeypatch):
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    board = MlflowLog(uri, finished)
+    state = shown(finished, listeners=(board.take,))[1]
+    board.close()
+    client = tracking.MlflowClient(tracking_uri=uri)
+    (sent,) = client.search_runs([client.get_experiment_by_name("lca").experiment_id])
+    assert (sent.info.run_name, sent.info.status) == ("tiny", "FINISHED")
+    assert sent.data.params["tuning.rank"] == "2"
+    losses = [each["loss"] for (_, phase, _), each in state.steps.items() if phase == "finetune"]
+    history = client.get_metric_history(sent.info.run_id, "finetune/loss")
+    assert [(each.step, each.value) for each in history] == [*enumerate(losses, start=1)]
+    first = next(each for each in LogReader(finished / "log.jsonl").new() if each.get("phase") == "finetune")
+    assert history[0].timestamp == round(1000 * datetime.fromisoformat(first["time"]).timestamp())
+    accuracies = client.get_metric_history(sent.info.run_id, "accuracy/best")
+    assert {each.step: each.value for each in accuracies} == {t + 1: a["best"] for t, a in state.accuracies.items()}
+    with pytest.raises(LcaError, match=r"has the run .* already"):
+        MlflowLog(uri, finished)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    with pytest.raises(LcaError, match=r"MLflow at file://.* refuses: "):
+        MlflowLog((tmp_path / "other").as_uri(), finished)
+
+
+def wandb_records(content):
+    """What wandb wrote for `wandb sync`: a log as LevelDB has them, in blocks of 32 KiB with a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    records, place, data = [], 7, b""
+    while place < len(content):
+        if 32768 - place % 32768 < 7:  # no room for another piece in this block
+            place += 32768 - place % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
+        data += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            records.append(Record.FromString(data))
+            data = b""
+    return records
+
+
+def test_wandb_has_the_recipe_the_losses_and_the_accuracies(finished, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    board = WandbLog("mine", finished)
+    state = shown(finished, listeners=(board.take,))[1]
+    board.close()
+    wandb.teardown()
+    (file,) = tmp_path.rglob("*.wandb")
+    assert board.hint == f"wandb sync {file.parent}"
+    records = wandb_records(file.read_bytes())
+    (begun,) = [each.run for each in records if each.run.run_id]
+    assert (begun.project, begun.display_name) == ("mine", "tiny")
+    assert {each.key: json.loads(each.value_json) for each in begun.config.update}["tuning.rank"] == 2
+    rows = [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in each.history.item}
+        for each in records
+        if each.history.item
+    ]
+    losses = [each["loss"] for (_, phase, _), each in state.steps.items() if phase == "finetune"]
+    assert [(row["step/finetune"], row["finetune/loss"]) for row in rows if "finetune/loss" in row] == [
+        *enumerate(losses, start=1)
+    ]
+    accuracies = {row["task"]: row["accuracy/best"] for row in rows if "accuracy/best" in row}
+    assert accuracies == {task + 1: each["best"] for task, each in state.accuracies.items()}
+    axes = {each.metric.name: each.metric.step_metric for each in records if each.metric.name}
+    assert axes["finetune/loss"] == "step/finetune"
+
+
+def test_a_board_needs_a_run_that_has_begun(tmp_path):
+    pytest.importorskip("mlflow.tracking")
+    with pytest.raises(LcaError, match="has no log"):
+        MlflowLog((tmp_path / "mlruns").as_uri(), tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_command(finished):

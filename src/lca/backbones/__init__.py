@@ -120,6 +120,21 @@ def input_size(name: str) -> int | None:
     return None if card is None else int(card.input_size[-1])
 
 
+def architecture(name: str) -> tuple[str, dict[str, Any]]:
+    """What timm makes the model of that name of: `timm.create_model(architecture, **options)` has its shape."""
+    if name in embedded_names():
+        made = _card(name)["architecture"]
+        return str(made["name"]), dict(made["options"])
+    plain = name.partition(".")[0]
+    if not timm.is_model(plain):
+        raise LcaError(f"timm has no model {plain!r}, so nobody else could load it; choose a backbone by timm's name")
+    if (size := input_size(name)) == input_size(plain):
+        return plain, {}
+    with torch.device("meta"):
+        is_transformer = isinstance(timm.create_model(plain), VisionTransformer)
+    return plain, {"img_size": size} if is_transformer else {}  # which has a position for every patch
+
+
 def untrained(name: str) -> nn.Module:
     """The model of that name with random weights and without any download: to count with, not to use."""
     vit = _embedded(name)[0] if name in embedded_names() else _timm_model(name, download=False)[0]

@@ -1,7 +1,8 @@
 """Verbs that turn runs and models into answers: report, watch."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from lca.progress import choose_progress
 DETAIL, DRAWS = 6, 1000
 ADVISED = 5
 """Pieces of advice that are printed beside the page."""
+
+if TYPE_CHECKING:
+    from lca.report.boards import Board
 
 
 def report_command(
@@ -199,6 +203,13 @@ def watch_command(
         Path | None,
         typer.Option("--tensorboard", metavar="FOLDER", help="Write losses and accuracies for TensorBoard too."),
     ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option("--mlflow", metavar="URI", help="Send them to MLflow: sqlite:///mlflow.db, or a server."),
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Send them to a project of Weights & Biases.")
+    ] = None,
 ) -> None:
     """Show a run in the terminal: tasks, losses, accuracies so far, time. Ends with the run, or with Ctrl-C.
 
@@ -214,27 +225,48 @@ def watch_command(
       lca watch runs/demo
 
       lca watch runs/best --tensorboard boards/best
+
+      lca watch runs/best --mlflow sqlite:///mlflow.db --wandb my-project
     """
     import sys
-    from contextlib import closing, nullcontext
+    from contextlib import ExitStack, closing
 
     from rich.console import Console
 
-    from lca.report.tensorboard import TensorBoardLog
     from lca.report.watch import watch, watch_sweep
     from lca.results.folder import SweepFiles
 
     sweep = SweepFiles(run).exists()
-    if sweep and tensorboard is not None:
-        raise LcaError(f"{run} is a sweep; TensorBoard takes one run, such as {run / 'cells' / '*'}")
+    asked = [name for name, given in {"TensorBoard": tensorboard, "MLflow": mlflow, "W&B": wandb}.items() if given]
+    if sweep and asked:
+        raise LcaError(f"{run} is a sweep; {' and '.join(asked)} takes one run, such as {run / 'cells' / '*'}")
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
-    with nullcontext() if tensorboard is None else closing(TensorBoardLog(tensorboard)) as board:
+    hints = []
+    with ExitStack() as opened:
+        boards = [opened.enter_context(closing(board)) for board in _boards(run, tensorboard, mlflow, wandb)]
         try:
             if sweep:
                 watch_sweep(run, console, once=once)
             else:
-                watch(run, console, once=once, listeners=() if board is None else (board.take,))
+                watch(run, console, once=once, listeners=[board.take for board in boards])
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        hints = [board.hint for board in boards]
+    for hint in hints:
+        print(f"look at it with: {hint}")
+
+
+def _boards(run: Path, tensorboard: Path | None, mlflow: str | None, wandb: str | None) -> "Iterator[Board]":
+    """Those that were asked for, each opened when its turn is there."""
     if tensorboard is not None:
-        print(f"look at it with: tensorboard --logdir {tensorboard}")
+        from lca.report.boards.tensorboard import TensorBoardLog
+
+        yield TensorBoardLog(tensorboard)
+    if mlflow is not None:
+        from lca.report.boards.mlflow import MlflowLog
+
+        yield MlflowLog(mlflow, run)
+    if wandb is not None:
+        from lca.report.boards.wandb import WandbLog
+
+        yield WandbLog(wandb, run)

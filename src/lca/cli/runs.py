@@ -36,8 +36,8 @@ def run_command(
     """Run one recipe: learn its tasks one after another and measure after each.
 
     Killed or interrupted, it goes on when the same command is given again. Several processes share the work when
-    torch's launcher starts them. `lca watch RUN` shows it in another terminal, and `lca watch RUN --tensorboard
-    FOLDER` writes its losses and accuracies for TensorBoard.
+    torch's launcher starts them. `lca watch RUN` shows it in another terminal, and sends its losses and accuracies to
+    TensorBoard, MLflow or Weights & Biases.
 
     Examples:
       lca run best

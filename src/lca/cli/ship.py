@@ -11,6 +11,8 @@ from lca.errors import LcaError
 from lca.progress import choose_progress
 
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face hub: OWNER/NAME.")]
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "peft": "-peft", "timm": "-timm"}
+"""What stands behind the model's name in that of an exported file or folder."""
 
 
 def export_command(
@@ -23,6 +25,9 @@ def export_command(
     as_peft: Annotated[
         bool, typer.Option("--peft", help="A folder for the peft library (MODEL-peft); for lora and peft:NAME tuning.")
     ] = False,
+    as_timm: Annotated[
+        bool, typer.Option("--timm", help="A folder for timm and transformers, with a linear head (MODEL-timm).")
+    ] = False,
     branch: Branch = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite also what is no earlier export.")] = False,
     weights: Weights = None,
@@ -31,17 +36,19 @@ def export_command(
     """Export a model to a file that runs without lca.
 
     ONNX and torch files hold the whole answer: images in, calibrated probabilities and the distance from the nearest
-    class out. The JSON beside them names the classes and says how to prepare an image. See docs/shipping.md.
+    class out. The JSON beside them names the classes and says how to prepare an image. A checkpoint of timm's holds the
+    merged transformer with a linear head, which `transformers.pipeline` loads, too. See docs/shipping.md.
 
     Examples:
       lca export my-model --onnx
       lca export my-model --onnx flowers.onnx
       lca export my-model --torch --peft
+      lca export my-model --timm
     """
-    targets = {"onnx": (as_onnx, ".onnx"), "torch": (as_torch, ".pt2"), "peft": (as_peft, "-peft")}
-    chosen = {kind: ending for kind, (asked, ending) in targets.items() if asked}
+    asked = {"onnx": as_onnx, "torch": as_torch, "peft": as_peft, "timm": as_timm}
+    chosen = {kind: ending for kind, ending in ENDINGS.items() if asked[kind]}
     if not chosen:
-        raise LcaError("say what to export: --onnx, --torch or --peft")
+        raise LcaError("say what to export: --onnx, --torch, --peft or --timm")
     if path is not None and len(chosen) > 1:
         raise LcaError(f"{path} can be one file only; give one of --{' or --'.join(chosen)}, or leave the path out")
     check_model(model)
@@ -50,7 +57,9 @@ def export_command(
         progress.line(f"reading {model}")
         learner = load_model(model, "cpu", weights, progress)
         from lca.models.export import export_onnx, export_peft, export_torch
+        from lca.models.timm_checkpoint import export_timm
 
+        writers = {"onnx": export_onnx, "torch": export_torch, "timm": export_timm}
         for kind, ending in chosen.items():
             beside = model.absolute().with_name(f"{model.absolute().name}{ending}")
             target = path or (beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
@@ -58,8 +67,7 @@ def export_command(
             if kind == "peft":
                 about = export_peft(learner, target, overwrite=force)
             else:
-                write = export_onnx if kind == "onnx" else export_torch
-                about = write(learner, target, branch=branch, overwrite=force)
+                about = writers[kind](learner, target, branch=branch, overwrite=force)
             print(f"{target}: {len(learner.classes)} classes; {about} says how to use it")
 
 
@@ -70,22 +78,31 @@ def push_command(
         bool, typer.Option("--public", help="Let everybody see a new repository; it is private by default.")
     ] = False,
     message: Annotated[str, typer.Option("--message", "-m", help="Message of the commit.")] = "Update the model",
+    example: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PHOTO", help="Show a small copy of this photo and the answer on the page; again for more."
+        ),
+    ] = [],
     quiet: Quiet = False,
 ) -> None:
     """Upload a model to the Hugging Face hub.
 
     Log in first with `hf auth login`, or set HF_TOKEN. Only the model's own files go up, all in one commit; its card
-    becomes the page of the repository.
+    becomes the page of the repository, with what was measured on held-out photos as the hub's own results. No photo
+    goes up but those that --example names.
 
     Examples:
       lca push my-model anna/flowers
       lca push my-model anna/flowers --public --message 'Three more species'
+      lca push my-model anna/flowers --example rose.jpg --example tulip.jpg
     """
     from lca.models.hub import push
 
     check_model(model)
     with interruptible("the repository holds the earlier version, or none"):
-        print(push(model, repo, private=not public, message=message, progress=choose_progress(quiet)))
+        progress = choose_progress(quiet)
+        print(push(model, repo, private=not public, message=message, progress=progress, examples=example))
 
 
 def pull_command(

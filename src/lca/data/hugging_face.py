@@ -9,6 +9,7 @@ from lca.data.decoding import Embedded, ImageLike, UnreadableImage, read_togethe
 from lca.data.folders import ReadingReport, class_name, image_set, labelled, some
 from lca.data.options import DataOptions
 from lca.data.parts import TEST_NAMES, Album, Part
+from lca.data.rows import LABELS, kinds_of, namer, pixels_of
 from lca.data.sources import (
     Source,
     seeded_split,
@@ -21,7 +22,7 @@ from lca.errors import LcaError, needs
 from lca.progress import Progress
 
 BOTH: tuple[Part, Part] = ("train", "test")
-HF_SETTINGS = ("config", "image", "label", "train", "test")
+HF_SETTINGS = ("config", "image", "label", "train", "test", "stream", "take")
 
 
 class Row(Embedded):
@@ -46,9 +47,14 @@ class Row(Embedded):
 @sources.register("hf")
 def hugging_face(argument: str, options: DataOptions, seed: int, working_size: int, progress: Progress) -> Source:
     """`hf:NAME`: an image data set of the Hugging Face hub, or a folder that its library saved; needs `pip install
-    datasets`. Where there is a choice: `hf:NAME,config=C,image=COLUMN,label=COLUMN,train=SPLIT,test=SPLIT`."""
-    name, classes, pairs = _opened(argument)
+    datasets`. Where there is a choice: `hf:NAME,config=C,image=COLUMN,label=COLUMN,train=SPLIT,test=SPLIT`. With
+    `stream=yes` it is not stored on disk; `take=N` are the first N rows of each split."""
+    name, stream, parts, image, label = _opened(argument)
     report = ReadingReport()
+    if stream:
+        classes, pairs = _streamed(name, parts, image, label, working_size, report, progress)
+    else:
+        classes, pairs = _stored(name, parts, image, label)
     if "test" not in pairs:
         split = seeded_split(_by_class(classes, pairs["train"]), options.test_share, options.split_seed)
         for part in BOTH:
@@ -69,8 +75,11 @@ def hugging_face(argument: str, options: DataOptions, seed: int, working_size: i
 
 def album_of_hub(argument: str) -> Album:
     """The same as a lesson: the training split is taught, another is measured on."""
-    name, classes, pairs = _opened(argument)
+    name, stream, parts, image, label = _opened(argument)
     where = f"hf:{name}"
+    if stream:
+        raise LcaError(f"{where}: a lesson takes no stream=yes; in Python, give learn the streamed split")
+    classes, pairs = _stored(name, parts, image, label)
 
     def images(part: str, report: ReadingReport) -> dict[str, list[ImageLike]]:
         return _by_class(classes, pairs["test" if part == "test" else "train"])
@@ -78,17 +87,26 @@ def album_of_hub(argument: str) -> Album:
     return Album(where, {part: part for part in pairs}, images, f"choose a split: {where.partition(',')[0]},test=SPLIT")
 
 
-def _opened(argument: str) -> tuple[str, tuple[str, ...], dict[Part, list[tuple[ImageLike, str]]]]:
-    """The name of a data set, its classes, and (image, class) of every row by part."""
+def _opened(argument: str) -> tuple[str, bool, dict[Part, Any], str, str]:
+    """The name of a data set, whether it is streamed, its rows by part, and the columns of images and labels."""
     name, _, rest = argument.partition(",")
     if not name:
         raise LcaError("data.source hf:NAME needs a name, for example hf:uoft-cs/cifar10")
     given = settings(rest, dict.fromkeys(HF_SETTINGS), "hf:uoft-cs/cifar100,label=fine_label")
-    splits = _load_hugging_face(name, given.get("config"))
-    parts = _parts(name, splits, given)
-    image, label = _columns(name, parts["train"].features, given)
+    stream = _yes(given.get("stream", "no"))
+    splits = _load_hugging_face(name, given.get("config"), stream)
+    parts = {part: _taken(rows, given.get("take")) for part, rows in _parts(name, splits, given).items()}
+    return name, stream, parts, *_columns(name, kinds_of(parts["train"]), given)
+
+
+Pairs = dict[Part, list[tuple[ImageLike, str]]]
+"""(image, class) of every row by part."""
+
+
+def _stored(name: str, parts: Mapping[Part, Any], image: str, label: str) -> tuple[tuple[str, ...], Pairs]:
+    """The classes in the order of their labels, and the rows, whose images are read when they are decoded."""
     classes, name_of_label = _hugging_face_classes([*parts.values()], label, name)
-    return name, classes, {part: _pairs(rows, image, label, name_of_label) for part, rows in parts.items()}
+    return classes, {part: _pairs(rows, image, label, name_of_label) for part, rows in parts.items()}
 
 
 def _by_class(classes: tuple[str, ...], pairs: list[tuple[ImageLike, str]]) -> dict[str, list[ImageLike]]:
@@ -110,11 +128,43 @@ def _parts(name: str, splits: Mapping[str, Any], given: Mapping[str, str]) -> di
     return {"train": splits[train], "test": splits[test]}
 
 
-def _columns(name: str, features: Mapping[str, Any], given: Mapping[str, str]) -> tuple[str, str]:
-    """The columns of the images and of the labels."""
-    kinds = {column: type(feature).__name__ for column, feature in features.items()}
+def _streamed(
+    name: str,
+    parts: Mapping[Part, Any],
+    image: str,
+    label: str,
+    working_size: int,
+    report: ReadingReport,
+    progress: Progress,
+) -> tuple[tuple[str, ...], Pairs]:
+    """The classes that were seen, in the order of their labels, and (pixels, class) of every row."""
+    found = {part: [*pixels_of(rows, image, label, working_size, report, progress)] for part, rows in parts.items()}
+    class_of = namer(parts["train"], label)
+    named = {value: class_name(class_of(value)) for rows in found.values() for _, value in rows}
+    classes = tuple(named[value] for value in sorted(named))
+    _check_classes(name, classes)
+    return classes, {part: [(pixels, named[value]) for pixels, value in rows] for part, rows in found.items()}
+
+
+def _taken(rows: Any, take: str | None) -> Any:
+    """The first rows, where a number of them is given."""
+    if take is None:
+        return rows
+    if not take.isdecimal() or not int(take):
+        raise LcaError(f"data.source: take={take} must be a number of rows, such as take=5000")
+    return rows.select(range(min(int(take), len(rows)))) if hasattr(rows, "select") else rows.take(int(take))
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise LcaError(f"data.source: stream={text} must be yes or no")
+    return text == "yes"
+
+
+def _columns(name: str, kinds: Mapping[str, str], given: Mapping[str, str]) -> tuple[str, str]:
+    """The columns of the images and of the labels, of columns of these kinds."""
     images = [column for column, kind in kinds.items() if kind == "Image"]
-    others = [column for column, kind in kinds.items() if kind in ("ClassLabel", "Value")]
+    others = [column for column, kind in kinds.items() if kind in LABELS]
     labels = [column for column in others if kinds[column] == "ClassLabel" and "label" not in given] or others
     return (
         _chosen(images, given.get("image"), ("image", "img"), f"{name}: image column", "image"),
@@ -122,20 +172,21 @@ def _columns(name: str, features: Mapping[str, Any], given: Mapping[str, str]) -
     )
 
 
-def _load_hugging_face(name: str, config: str | None) -> Mapping[str, Any]:
+def _load_hugging_face(name: str, config: str | None, stream: bool) -> Mapping[str, Any]:
     with needs("hf:NAME", "datasets"):
         import datasets
     path = Path(os.path.expandvars(name)).expanduser()
     try:
         saved = any((path / file).is_file() for file in ("dataset_dict.json", "state.json"))
-        data = datasets.load_from_disk(str(path)) if saved else datasets.load_dataset(name, config)
+        data = datasets.load_from_disk(str(path)) if saved else datasets.load_dataset(name, config, streaming=stream)
     except Exception as error:  # the library raises its own kinds of many others
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise LcaError(
             f"the data set {name!r} could not be loaded: {reason}. Expected a name on the hub, such as "
             "hf:uoft-cs/cifar10, or a folder that save_to_disk wrote"
         ) from error
-    return data if isinstance(data, dict) else {"train": data}
+    splits = data if isinstance(data, dict) else {"train": data}
+    return {split: rows.to_iterable_dataset() if stream and saved else rows for split, rows in splits.items()}
 
 
 def _chosen(known: Collection[str], wanted: str | None, usual: tuple[str, ...], what: str, key: str) -> str:
@@ -159,9 +210,13 @@ def _hugging_face_classes(parts: list[Any], label: str, name: str) -> tuple[tupl
     named = dict(enumerate(numbered)) if numbered else {each: each for each in sorted(labels)}
     class_of = {value: class_name(str(each)) for value, each in named.items()}
     classes = tuple(class_of.values())
+    _check_classes(name, classes)
+    return classes, class_of.__getitem__
+
+
+def _check_classes(name: str, classes: tuple[str, ...]) -> None:
     if len(set(classes)) != len(classes) or len(classes) < 2:
         raise LcaError(f"{name}: expected two or more classes of different names, got {some([*classes])}")
-    return classes, class_of.__getitem__
 
 
 def _pairs(rows: Any, image: str, label: str, name_of_label: Callable[[Any], str]) -> list[tuple[ImageLike, str]]:

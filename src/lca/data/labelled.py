@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lca.arguments import shown
 from lca.data.archives import album_of_zip
-from lca.data.decoding import WEB_ADDRESS, ImageLike, UnreadableImage, is_web_address, name_of
+from lca.data.decoding import WEB_ADDRESS, ImageLike, UnreadableImage, is_web_address, name_of, unreadable_images
 from lca.data.folders import ReadingReport, class_files, content_of, labelled_pairs, read_classes, read_labelled, some
 from lca.data.images import ImageSet
 from lca.data.parts import Album, Layout, Part, recognised, unused
+from lca.data.rows import Rows, is_rows, read_rows
 from lca.data.tables import LINES, SEPARATED, album_of_table
 from lca.errors import LcaError, nearest
 from lca.progress import Progress
@@ -32,11 +33,11 @@ class LabelledImages(NamedTuple):
     report: ReadingReport
 
 
-Labelled = str | Path | Album | ImageSet | LabelledImages | Sequence[tuple[ImageLike, str | int]]
+Labelled = str | Path | Album | ImageSet | LabelledImages | Sequence[tuple[ImageLike, str | int]] | Rows
 """A folder with one folder per class, a zip file of one, a CSV, TSV or JSONL file of paths and labels, `hf:NAME` for a
 data set of the Hugging Face hub, an album that `album_of` made of one of these, a set of images, images that were read
 before, or (image, label) pairs; also any data set that gives such pairs and names its labels in `classes`, as
-torchvision's do."""
+torchvision's do, and a split of a data set of the Hugging Face library, streamed or not."""
 
 
 def read_images(
@@ -56,7 +57,13 @@ def read_images(
         whole = len(present) == len(data.classes)
         return LabelledImages(data if whole else data.of_classes(present), ReadingReport(read=len(data)))
     _expect_labelled(data)
-    if isinstance(data, str | Path | Album):
+    if is_rows(data):
+        pairs, left_out = read_rows(data, working_size, progress)
+        if left_out and not pairs:
+            raise unreadable_images(left_out)
+        read = LabelledImages(*read_labelled(pairs, working_size, Progress()))
+        read.report.left_out[:0] = left_out
+    elif isinstance(data, str | Path | Album):
         album = data if isinstance(data, Album) else album_of(data, layout)
         read = _read_album(album, working_size, progress, part)
     else:
@@ -141,7 +148,7 @@ def _expect_labelled(data: object) -> None:
         if is_web_address(data):
             raise UnreadableImage(name_of(data), WEB_ADDRESS)
         return
-    if isinstance(data, Album):
+    if isinstance(data, Album) or is_rows(data):
         return
     pairs = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not pairs or isinstance(data, dict | bytes | bytearray | Image.Image):

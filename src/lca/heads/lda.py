@@ -46,7 +46,14 @@ class LdaBranch(BranchOptions, DiscriminantOptions):
 
 
 def lda_heads(memory: GaussianMemory, heads: GrowingHeads, options: DiscriminantOptions) -> GrowingHeads:
-    """Linear discriminant analysis in closed form: w_c = W⁻¹ (m_c - m̄), b_c = -½ w_cᵀ (m_c + m̄).
+    """The heads of `linear_discriminant`, task by task as the given ones."""
+    weight, bias = linear_discriminant(memory, options)
+    return linear_heads(weight, bias, heads.sizes, heads)
+
+
+def linear_discriminant(memory: GaussianMemory, options: DiscriminantOptions) -> tuple[Tensor, Tensor]:
+    """Linear discriminant analysis in closed form: w_c = W⁻¹ (m_c - m̄), b_c = -½ w_cᵀ (m_c + m̄); (classes, d) and
+    (classes,).
 
     W is the pooled covariance, shrunk, and m_c the class means as stored or by empirical Bayes. m̄, the mean of the
     class means, only takes the same amount from all logits of an image. Without that, logits in the thousands would
@@ -56,4 +63,4 @@ def lda_heads(memory: GaussianMemory, heads: GrowingHeads, options: Discriminant
     means, centre = discriminant.means, discriminant.centre
     weight = torch.cholesky_solve((means - centre).T, discriminant.root).T
     bias = -0.5 * (weight * (means + centre)).sum(1)
-    return linear_heads(weight.float(), bias.float(), heads.sizes, heads)
+    return weight.float(), bias.float()

@@ -124,7 +124,7 @@ def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
     branch = branch or model.branch
     if branch not in model.method.branches():
         raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
-    twin = _twin(model)
+    twin = independent_copy(model)
     if not any(map(twin.method.lasts, twin.method.feature_parts())):  # else it is needed without its tuning as well
         twin.extractor.tuner.fold()
     temperature = model.temperatures.get(branch, 1.0)
@@ -190,10 +190,10 @@ def _export(
         raise LcaError(f"the file must be named *{suffix}, got {path}")
     if path.is_dir():
         raise LcaError(f"{path} is a folder; expected the name of a file")
-    if not overwrite and not _is_ours(sidecar) and (there := [each for each in (path, sidecar) if each.exists()]):
+    if not overwrite and not is_an_export(sidecar) and (there := [each for each in (path, sidecar) if each.exists()]):
         raise LcaError(f"{there[0]} exists and was not made by lca export; choose another name, or use --force")
     module = deployed(model, branch)
-    about = _about(model, module)
+    about = about_export(model, module)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporters', which are for those who write them
         write = convert(module, about)
@@ -220,16 +220,16 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
             "--onnx and --torch export every model"
         )
     empty = folder.is_dir() and not any(folder.iterdir())
-    if folder.exists() and not (overwrite or empty or _is_ours(folder / "lca.json")):
+    if folder.exists() and not (overwrite or empty or is_an_export(folder / "lca.json")):
         raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
     left_out = ["heads", "class statistics", "temperature", *["feature norm"] * (model.extractor.norm is not None)]
     with nullcontext(folder) if folder.exists() else new_folder(folder) as place:
         model.extractor.tuner.write_adapter(place)
-        write_json(place / "lca.json", _about(model) | {"not_included": left_out})
+        write_json(place / "lca.json", about_export(model) | {"not_included": left_out})
     return folder / "lca.json"
 
 
-def _twin(model: ContinualClassifier) -> ContinualClassifier:
+def independent_copy(model: ContinualClassifier) -> ContinualClassifier:
     """An independent copy on the CPU in float32, made of the model's state."""
     extractor = copy.deepcopy(model.extractor)
     extractor.tuner.detach()
@@ -240,7 +240,7 @@ def _twin(model: ContinualClassifier) -> ContinualClassifier:
     return twin
 
 
-def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:
+def about_export(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:
     """What the user of an exported file needs to know."""
     backbone, scaling = model.backbone, model.backbone.preprocessing
     about: dict[str, Any] = {
@@ -278,7 +278,7 @@ def _example(module: Deployed) -> Tensor:
 _ANY_BATCH = {"images": {0: torch.export.Dim("n")}}
 
 
-def _is_ours(sidecar: Path) -> bool:
+def is_an_export(sidecar: Path) -> bool:
     try:
         content = read_json(sidecar)
     except (LcaError, OSError):

@@ -3,8 +3,10 @@
 The hub's own client does the work; who you are it takes from `hf auth login` or the variable HF_TOKEN.
 """
 
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from glob import escape
 from pathlib import Path
@@ -29,7 +31,7 @@ from lca.progress import BarProgress, Progress
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-CARD = "README.md"
+CARD, CONFIG = "README.md", "config.json"
 HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 """What the hub's client has been built on."""
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
@@ -44,11 +46,13 @@ def push(
     message: str = "Update the model",
     endpoint: str | None = None,
     progress: Progress | None = None,
+    examples: Sequence[str | Path] = (),
 ) -> str:
     """Upload a saved model; makes the repository if there is none. Returns the address of the commit.
 
-    One commit holds all of it, so nobody can pull half of a model. Only the model's own files go up; parts of an
-    earlier version are removed. `private` is for a new repository: one that exists stays as visible as it is.
+    One commit holds all of it, so nobody can pull half of a model. Only the model's own files go up, with what
+    `hub_card` adds for the hub, and small copies of the photos among `examples`; parts and examples of an earlier
+    version are removed. `private` is for a new repository: one that exists stays as visible as it is.
     """
     folder, progress = Path(folder), progress or Progress()
     if not has_state(folder):
@@ -60,6 +64,7 @@ def push(
             f"CHECK: the weights of {backbone['name']} come from a file of yours ({backbone['weights']}) and do not go "
             "along; others need the same file. To send them too, save the model with bundle = True"
         )
+    photos, widget = _examples(folder, examples, progress)
     with _client_told(repo, progress):
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, get_token
 
@@ -67,10 +72,10 @@ def push(
             raise LcaError(f"the hub wants to know who you are: {LOG_IN}")
         api = _client(token, endpoint)
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
-        names = [path.name for path in parts.values()] + [CARD] * (folder / CARD).is_file()
-        files = {name: folder / name for name in names} | {"state.json": manifest_alone(folder)}
+        files: dict[str, Path | bytes] = {path.name: path for path in parts.values()}
+        files |= _for_the_hub(folder, repo, parts, meta, widget) | photos | {"state.json": manifest_alone(folder)}
         progress.line(f"uploading {len(files)} files to {repo}")
-        stale = [name for name in api.list_repo_files(repo) if is_part_name(name) and name not in files]
+        stale = [name for name in api.list_repo_files(repo) if _is_ours(name) and name not in files]
         # not upload_folder: it may split a folder into several commits
         operations: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
         operations += [CommitOperationDelete(name) for name in stale]
@@ -104,6 +109,33 @@ def pull(
             _replace(folder, beside)
 
 
+def _examples(
+    folder: Path, photos: Sequence[str | Path], progress: Progress
+) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    if not photos:
+        return {}, []
+    from lca.classifier import ContinualClassifier
+    from lca.models.hub_card import widget_examples
+
+    return widget_examples(ContinualClassifier.load(folder, device="cpu"), photos, progress)
+
+
+def _for_the_hub(
+    folder: Path, repo: str, parts: Mapping[str, Path], meta: Mapping[str, Any], widget: Sequence[Mapping[str, Any]]
+) -> dict[str, bytes]:
+    from lca.models.hub_card import hub_card, hub_config
+
+    card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else None
+    sizes = {part: path.stat().st_size for part, path in parts.items()}
+    config = json.dumps(hub_config(meta), indent=1, ensure_ascii=False)
+    return {CARD: hub_card(card, repo, meta, sizes, widget).encode(), CONFIG: f"{config}\n".encode()}
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a push may have put this file there, and another one may remove it."""
+    return is_part_name(name) or bool(re.fullmatch(r"example-\d+\.jpg", name))
+
+
 def _client(token: str | None, endpoint: str | None) -> "HfApi":
     from huggingface_hub import HfApi
 
@@ -121,10 +153,12 @@ def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progr
         api.hf_hub_download(repo, "state.json", revision=info.sha, local_dir=folder)
         wanted = [path.name for path in read_manifest(folder)[0].values()] + [CARD]
         progress.line(f"downloading {len(wanted) + 1} files from {repo}")
+        wanted += [CONFIG] * (CONFIG in present)  # it is what the hub counts; a model needs nothing of it
         patterns = [escape(name) for name in wanted]
         api.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
     rmtree(folder / ".cache", ignore_errors=True)  # the client's notes
     write_atomic(folder / "state.json", manifest_alone(folder))  # no word of earlier states
+    (folder / CONFIG).unlink(missing_ok=True)
     _checked(folder, repo)
 
 
