@@ -480,7 +480,6 @@ def test_a_full_disk_is_noticed_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "new_file", lambda path, private: open("/dev/full", "wb"))
     with pytest.raises(LcaError, match=r"nothing can be written in .*model: No space left on device"):
         held(folder)
-    assert not probe.is_symlink()
     monkeypatch.undo()
     monkeypatch.setattr(os, "fsync", full_disk)  # some file systems notice it only then
     with pytest.raises(LcaError, match=r"nothing can be written in .*model: No space left on device"):

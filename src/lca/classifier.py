@@ -25,7 +25,7 @@ from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
-from lca.data.images import ImageSet, Pixels
+from lca.data.images import ImageSet, Pixels, packed
 from lca.data.labelled import Labelled, LabelledImages, read_images
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
@@ -35,7 +35,7 @@ from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
 from lca.evaluation.predictions import Prediction, predictions
-from lca.features import FeatureExtractor
+from lca.features import FeatureExtractor, extract
 from lca.files import State, load_state, save_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.lessons import Effort, Part, Worth, compared, parts_of
@@ -43,7 +43,8 @@ from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress
 from lca.randomness import generator
-from lca.recipe import Recipe, recipe_for_photos, validate_recipe
+from lca.received import check_tensors, checked_recipe, fits
+from lca.recipe import Recipe, recipe_for_photos
 from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
@@ -279,9 +280,11 @@ class ContinualClassifier:
         sizes = state.bytes_by_part()
         if self.bundle:
             state.parts["backbone"] = self._weights
-            state.meta["recipe"]["backbone"]["weights"] = None  # nobody needs to know where they lay
+            state.meta["recipe"]["backbone"]["weights"] = None
+        elif self.recipe.backbone.weights is not None:  # nobody needs to know where they lay
+            state.meta["recipe"]["backbone"]["weights"] = self.recipe.backbone.weights.name
         save_state(folder, state)
-        write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode())
+        write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode(), private=True)
 
     @classmethod
     def load(
@@ -291,23 +294,44 @@ class ContinualClassifier:
         device: str | None = None,
         weights: str | Path | None = None,
         progress: Progress | None = None,
+        allow_download: bool = False,
     ) -> "ContinualClassifier":
-        """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on."""
-        state = load_state(Path(folder))
-        if device is not None:
-            state.meta["recipe"]["device"] = device
-        if weights is not None:
-            state.meta["recipe"]["backbone"]["weights"] = str(weights)
-        recipe = validate_recipe(state.meta["recipe"], str(folder))
+        """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on.
+
+        The model may be a stranger's: all of it is checked, and it names no path, no variable and no download, unless
+        `allow_download` lets timm fetch the backbone it names. `docs/trust.md` says what holds.
+        """
+        state = load_state(folder := Path(folder))
+        recipe = checked_recipe(state, folder, device, weights, allow_download)
         carried = state.parts.pop("backbone", None)
+        check_tensors(state.parts | ({} if carried is None else {"backbone": carried}), folder)
         backbone = load_backbone(recipe.backbone, carried if weights is None else None)
         scaling = {**state.meta["preprocessing"]}  # timm's cards may change, the model does not
         scaling |= {name: tuple(scaling[name]) for name in ("mean", "std")}
         view = validate(ViewOptions, state.meta["view"], str(folder))
-        classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
-        classifier.bundle = carried is not None
-        classifier.load_state(state)
+        with fits(folder):
+            classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
+            classifier.bundle = carried is not None
+            classifier.load_state(state)
+            classifier._try_out()
         return classifier
+
+    @torch.no_grad()
+    def _try_out(self) -> None:
+        """Answer for a grey image: what was loaded must fit together, whoever made it."""
+        if not self.classes:
+            return
+        size = self.extractor.preprocessing.size
+        grey = packed(torch.full((3 * size * size,), 128, dtype=torch.uint8), torch.tensor([[size, size]]))
+        method = self.method
+
+        def embed(views: Tensor) -> Tensor:
+            return torch.cat([method.embed(views, part) for part in method.feature_parts()], dim=1)
+
+        with self.compute.determinism():
+            self._predictions(extract(self.extractor, grey, Progress(), "", embed=embed), None, UNKNOWN_AT)
+        for memory, _ in filter(None, map(method.statistics, method.branches())):
+            memory.expect(len(self.classes), self.extractor.width)
 
     def _run(self, step: Step) -> dict[str, float]:
         with self.compute.determinism():
@@ -359,7 +383,9 @@ class ContinualClassifier:
             raise LcaError("this classifier has not learnt any class yet; call learn first")
         if not len(images):
             return []
-        features = self.features(images)
+        return self._predictions(self.features(images), branch, unknown_at)
+
+    def _predictions(self, features: Tensor, branch: str | None, unknown_at: float) -> list[Prediction]:
         distances = self.method.percentiles(features, branch or self.branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
 

@@ -100,6 +100,13 @@ def without(label: int, table: Mapping[int, T]) -> dict[int, T]:
     return {each - (each > label): entry for each, entry in table.items() if each != label}
 
 
+def whole(value: Any, lowest: int) -> int:
+    """A count that was read from JSON."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 2**53:
+        raise LcaError(f"expected a whole number of at least {lowest}, got {str(value)[:40]!r}")
+    return value
+
+
 def write_atomic(path: Path, content: bytes, *, private: bool = False) -> None:
     """Replace a file as a whole: after a crash it holds either the old content or the new one."""
     beside = _beside(path)
