@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from lca.text import terminal_lines
+
 T = TypeVar("T")
 
 _log = logging.getLogger("lca")
@@ -45,7 +47,7 @@ class QuietProgress(Progress):
 
     def warning(self, text: str) -> None:
         super().warning(text)
-        print(text, file=sys.stderr, flush=True)
+        print(terminal_lines(text), file=sys.stderr, flush=True)
 
 
 class LineProgress(Progress):
@@ -71,7 +73,7 @@ class LineProgress(Progress):
         yield advance
 
     def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(terminal_lines(text), file=sys.stderr, flush=True)
 
 
 class BarProgress(Progress):
@@ -110,7 +112,7 @@ class BarProgress(Progress):
             yield advance
 
     def line(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(terminal_lines(text), highlight=False)
 
 
 def _pace(rate: float) -> str:

@@ -1,6 +1,5 @@
 """Verbs for a model of one's own: learn, predict, evaluate, info, forget."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interrupt
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
+from lca.text import json_text, terminal_text
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
 Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
+AllowDownload = Annotated[
+    bool, typer.Option("--allow-download", help="Fetch the backbone that the model names, if it is not on this machine.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; by default as the model was made.")]
 UnknownAt = Annotated[
     float,
@@ -62,6 +65,7 @@ def learn_command(
         bool, typer.Option("--improve", help="Train after the instant lesson, however few photos there are.")
     ] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="Train at once, and compare with nothing.")] = False,
+    allow_download: AllowDownload = False,
     bundle: Annotated[
         bool | None,
         typer.Option(
@@ -98,7 +102,7 @@ def learn_command(
                 raise LcaError(f"{model} exists, and {' and '.join(asked)} can only be chosen for a new model")
             if overrides:
                 raise LcaError(f"{model} exists, and its recipe can no longer be changed with --set")
-            learner = load_model(model, device, weights, progress)
+            learner = load_model(model, device, weights, progress, allow_download)
             if learner.method.info.needs_all_data:
                 raise LcaError(
                     f"method {learner.recipe.method.name!r} of {model} needs all data at once: a second lesson would "
@@ -167,6 +171,7 @@ def predict_command(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     branch: Branch = None,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -191,7 +196,7 @@ def predict_command(
         progress.warning(line)
     if not paths:
         raise LcaError(f"no images found in {', '.join(images)}")
-    learner = load_model(model, device, weights, Progress())
+    learner = load_model(model, device, weights, Progress(), allow_download)
     if not learner.classes:
         raise LcaError(f"{model} knows no class; teach it one with `lca learn {model} FOLDER`")
     printer = PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
@@ -219,6 +224,7 @@ def evaluate_command(
     as_json: AsJson = False,
     branch: Branch = None,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -231,7 +237,7 @@ def evaluate_command(
       lca evaluate my-model photos/test
       lca evaluate my-model photos/test --json > evaluation.json
     """
-    learner = load_model(model, device, weights, choose_progress(quiet))
+    learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
     read = learner.read(folder)
     facts = learner.evaluate(read, branch, unknown_at).as_json()
     if as_json:
@@ -259,7 +265,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     if facts["confusions"]:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
-            print(f"  {truth} taken for {answer}: {times}")
+            print(f"  {terminal_text(truth)} taken for {terminal_text(answer)}: {times}")
 
 
 def info_command(model: Model, as_json: AsJson = False) -> None:
@@ -271,9 +277,11 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     """
     from lca.card import HISTORY, facts_of, history_rows
     from lca.files import read_manifest, tensor_bytes
+    from lca.stored_facts import check_facts
 
     check_model(model)
     files, meta = read_manifest(model)
+    check_facts(meta, model)
     carried = files.pop("backbone", None)
     sizes = {part: size for part, path in files.items() if (size := tensor_bytes(path))}
     facts = facts_of(meta, sizes, carried is not None)
@@ -281,14 +289,15 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
         _print_json(facts)
         return
     backbone = facts["backbone"]
-    print(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}")
-    print(f"backbone {backbone['name']} at {backbone['input']} px, {'carried along' if carried else 'not carried'}")
+    print(terminal_text(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}"))
+    carrying = "carried along" if carried else "not carried"
+    print(terminal_text(f"backbone {backbone['name']} at {backbone['input']} px, {carrying}"))
     print(f"         SHA-256 {backbone['sha256']}")
     print("\nclasses and the images they were learnt from")
     _print_columns([name, str(count)] for name, count in facts["classes"].items())
     print("\nhistory")
     _print_columns([HISTORY, *history_rows(facts)])
-    temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
+    temperatures = ", ".join(f"{terminal_text(name)} {value:.2f}" for name, value in facts["temperatures"].items())
     print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
     _print_columns([part, f"{size:>12,}"] for part, size in sizes.items())
@@ -298,6 +307,7 @@ def forget_command(
     model: Model,
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -312,10 +322,10 @@ def forget_command(
     """
     check_model(model)
     with _changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
         learner.forget(name)
         learner.save(model)
-    print(f"{model} has forgotten {name}; it knows {_count(len(learner.classes), 'class', 'classes')}")
+    print(f"{model} has forgotten {terminal_text(name)}; it knows {_count(len(learner.classes), 'class', 'classes')}")
 
 
 @contextmanager
@@ -330,7 +340,9 @@ def _changing(model: Path) -> Iterator[bool]:
         if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
     outcome = f"{model} {'is as it was' if has_state(model) else 'was not made'}"
-    with interruptible(outcome), hold(model, f"another process is changing {model}; wait for it to finish"):
+    with interruptible(outcome), hold(
+        model, f"another process is changing {model}; wait for it to finish", private=True
+    ):
         try:
             yield has_state(model)
         finally:
@@ -339,11 +351,15 @@ def _changing(model: Path) -> Iterator[bool]:
                 model.rmdir()
 
 
-def load_model(model: Path, device: str | None, weights: Path | None, progress: Progress) -> "ContinualClassifier":
+def load_model(
+    model: Path, device: str | None, weights: Path | None, progress: Progress, allow_download: bool
+) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
     check_model(model)
-    return ContinualClassifier.load(model, device=device, weights=weights, progress=progress)
+    return ContinualClassifier.load(
+        model, device=device, weights=weights, progress=progress, allow_download=allow_download
+    )
 
 
 def _new(
@@ -398,7 +414,8 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
         print("probabilities are not calibrated yet: no image was ever held out")
     if not learner.knows_distances:
         print("nothing will be called unknown: there are no two images of a class, or no class statistics")
-    print(f"{model} knows {', '.join(learner.classes[:10])}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
+    names = [terminal_text(name) for name in learner.classes[:10]]
+    print(f"{model} knows {', '.join(names)}{', ...' if len(learner.classes) > 10 else ''}", flush=True)
 
 
 def _print_improvement(tried: "Improvement") -> None:
@@ -413,7 +430,7 @@ def _print_improvement(tried: "Improvement") -> None:
 
 
 def _print_columns(rows: Iterable[Sequence[str]]) -> None:
-    lines = list(rows)
+    lines = [[terminal_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
@@ -424,4 +441,4 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 
 def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print(json_text(content, indent=1))

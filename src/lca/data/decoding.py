@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import stat
-import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from torch import Tensor
 from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.progress import Progress
+from lca.text import terminal_text
 
 ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
 """A file, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold
@@ -167,11 +167,8 @@ def name_of(image: object, number: int | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with line breaks, control characters and bytes that are no UTF-8 as escapes: safe to print and store."""
-    return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each
-        for each in text
-    )
+    """The text as it can be printed and stored."""
+    return terminal_text(text)
 
 
 def is_image(path: Path) -> bool:
