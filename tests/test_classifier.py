@@ -867,7 +867,9 @@ def test_without_its_weights_a_model_says_what_is_missing(tmp_path):
     model = build(tuning="none", backbone={"weights": str(tmp_path / "own.safetensors")})
     model.learn(pairs("red", "green"))
     model.save(tmp_path / "model")
-    assert torch.equal(logits(ContinualClassifier.load(tmp_path / "model", weights=tmp_path / "own.safetensors")), logits(model))
+    assert torch.equal(
+        logits(ContinualClassifier.load(tmp_path / "model", weights=tmp_path / "own.safetensors")), logits(model)
+    )
     (tmp_path / "own.safetensors").rename(tmp_path / "moved.safetensors")
     with pytest.raises(LcaError, match=r"from a file \('own\.safetensors'\).*--weights FILE"):
         ContinualClassifier.load(tmp_path / "model")

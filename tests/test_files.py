@@ -477,7 +477,7 @@ def test_a_read_only_folder_cannot_be_held(tmp_path):
 def test_a_full_disk_is_noticed_before_the_work(tmp_path, monkeypatch):
     folder = tmp_path / "model"
     folder.mkdir()
-    monkeypatch.setattr(files, "new_file", lambda path, private: open("/dev/full", "wb"))
+    monkeypatch.setattr(files, "new_file", lambda path, private: Path("/dev/full").open("wb"))  # noqa: SIM115
     with pytest.raises(LcaError, match=r"nothing can be written in .*model: No space left on device"):
         held(folder)
     monkeypatch.undo()

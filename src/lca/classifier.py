@@ -25,7 +25,7 @@ from lca.backbones import Backbone, load_backbone
 from lca.card import facts_of, model_card
 from lca.data.decoding import ImageLike, LeftOut, read_together, unreadable_images
 from lca.data.folders import ReadingReport, case_variants
-from lca.data.images import ImageSet, Pixels, packed
+from lca.data.images import ImageSet, Pixels
 from lca.data.labelled import Labelled, LabelledImages, read_images
 from lca.data.sources import working_size
 from lca.data.streams import Task, share_mask
@@ -322,7 +322,7 @@ class ContinualClassifier:
         if not self.classes:
             return
         size = self.extractor.preprocessing.size
-        grey = packed(torch.full((3 * size * size,), 128, dtype=torch.uint8), torch.tensor([[size, size]]))
+        grey = Pixels(torch.full((1, 3, size, size), 128, dtype=torch.uint8), torch.tensor([[size, size]]))
         method = self.method
 
         def embed(views: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from lca.guarded import content_of, descriptor, make_folder, new_file, opened
 FORMAT = 1
 """Version of the results and packs we write; another version is refused, not guessed at."""
 STATE_FORMAT, UNHASHED_FORMAT = 3, 2
-"""Versions of state folders: models, checkpoints, trunks. The second is read as well: its JSON is covered by no hash."""
+"""Versions of state folders: models, checkpoints, trunks. The second, without a hash of the JSON, is read as well."""
 MANIFEST_LIMIT, PART_LIMIT, MOST_PARTS = 16 * 2**20, 8 * 2**30, 10_000
 """Bytes of a `state.json`, bytes of a part, and parts of a state: more is not read."""
 JSON_LIMIT = 2**30
@@ -251,8 +251,8 @@ def save_state(folder: Path, state: State) -> None:
     manifest = _json(sealed({"parts": names, "meta": state.meta}))
     if len(manifest) > MANIFEST_LIMIT or len(names) > MOST_PARTS:
         raise LcaError(
-            f"{folder} was not changed: its state.json would have {len(manifest):,} bytes and name {len(names):,} parts; "
-            f"at most {MANIFEST_LIMIT:,} and {MOST_PARTS:,} can be read again"
+            f"{folder} was not changed: its state.json would have {len(manifest):,} bytes and name {len(names):,} "
+            f"parts; at most {MANIFEST_LIMIT:,} and {MOST_PARTS:,} can be read again"
         )
     write_atomic(folder / "state.json", manifest, private=True)
     for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else

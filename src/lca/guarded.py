@@ -1,13 +1,14 @@
 """Files in folders that others may have filled: opened without following links, bounded, and kept from other users.
 
-What is opened here is a regular file: no link, whose target may be anything of the user's; no pipe, which waits for ever;
-no device, which never ends. What is written as `private` can be read by its owner alone, or by nobody else whom the
-umask does not let; a stricter umask holds.
+What is opened here is a regular file: no link, whose target may be anything of the user's; no pipe, which waits for
+ever; no device, which never ends. What is written as `private` can be read by its owner alone, where the
+umask lets that one read.
 """
 
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -43,7 +44,7 @@ def descriptor(path: str | Path, flags: int, *, links: bool = False) -> int:
     return number
 
 
-def opened(path: Path, *, links: bool = False) -> IO[bytes]:
+def opened(path: Path, *, links: bool = False) -> BufferedReader:
     """A regular file, to read."""
     return open(path, "rb", opener=lambda name, flags: descriptor(name, flags, links=links))
 

@@ -22,7 +22,16 @@ LARGEST = {"method": 65_536, "tuning": 4096}
 """Whole numbers in these sections: ranks, tokens, widths, samples."""
 MOST_ENTRIES, DEEPEST = 1000, 20
 """In a list or mapping of the recipe, and levels of it."""
-DTYPES = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool}
+DTYPES = {
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+}
 
 
 def checked_recipe(state: State, where: Path, device: str | None, weights: str | Path | None, download: bool) -> Recipe:
@@ -41,14 +50,14 @@ def checked_recipe(state: State, where: Path, device: str | None, weights: str |
     if "backbone" not in state.parts and given is None:
         if named is not None:
             raise LcaError(
-                f"{where} was taught on backbone weights from a file ({_last(named)}), which a model folder does not make "
-                "lca open: give it with --weights FILE (weights=FILE), or save the model with --bundle"
+                f"{where} was taught on backbone weights from a file ({_last(named)}), which a model folder does not "
+                "make lca open: give it with --weights FILE (weights=FILE), or save the model with --bundle"
             )
         if not download and not at_hand(recipe.backbone.name):
             raise LcaError(
-                f"{where} needs the weights of {recipe.backbone.name}, which are not on this machine, and a model folder "
-                "starts no download by itself: allow it with --allow-download (allow_download=True), or give a file "
-                "with --weights FILE"
+                f"{where} needs the weights of {recipe.backbone.name}, which are not on this machine, and a model "
+                "folder starts no download by itself: allow it with --allow-download (allow_download=True), or give "
+                "a file with --weights FILE"
             )
     return recipe
 
@@ -97,6 +106,7 @@ def _check_sizes(content: Mapping[str, Any], where: Path) -> None:
 def _check_names(tuning: Any, where: Path) -> None:
     """Options of the peft library can name files and modules to import: those of a model may not."""
     options = tuning.get("options") if isinstance(tuning, Mapping) else None
+    options = options if isinstance(options, Mapping) else {}
     for place, value in _leaves(options, "tuning.options", where):
         key = place.removeprefix("tuning.options").lstrip(".").partition(".")[0]
         nested = place.count(".") > 2 and not key.endswith("_pattern") and not isinstance(options.get(key), list)

@@ -86,7 +86,9 @@ def check_facts(meta: Mapping[str, Any], where: object) -> None:
         for lesson in _LESSONS.validate_json(json.dumps(meta["history"])):
             _check_counts(lesson)
     except ValidationError as error:
-        places = [".".join(str(step)[:60] for step in item["loc"]) + f": {item['msg'][:120]}" for item in error.errors()]
+        places = [
+            ".".join(str(step)[:60] for step in item["loc"]) + f": {item['msg'][:120]}" for item in error.errors()
+        ]
         raise LcaError(f"{where} was changed or damaged: {'; '.join(places[:3])}") from None
     except ValueError as error:
         raise LcaError(f"{where} was changed or damaged: history: {error}") from None

@@ -1,5 +1,5 @@
-"""Text for people: tables, and words that stay words in them. Names of classes and files may hold anything; one function
-for each output makes them safe: a terminal, JSON, a cell of a spreadsheet, Markdown."""
+"""Text for people: tables, and words that stay words in them. Names of classes and files may hold anything; one
+function for each output makes them safe: a terminal, JSON, a cell of a spreadsheet, Markdown."""
 
 import json
 import re

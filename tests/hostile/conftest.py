@@ -33,7 +33,7 @@ def model():
     model.learn(tiny.task(0, {"0": 6, "1": 6, "2": 4}))
     model.learn(tiny.task(1, {"3": 6, "4": 6}))
     model.forget("1")
-    model.temperatures = {name: 1.5 for name in model.method.branches()}
+    model.temperatures = dict.fromkeys(model.method.branches(), 1.5)
     return model
 
 

@@ -6,9 +6,8 @@ import os
 import random
 
 import pytest
-import torch
+from attacks import NASTY, answers, finite, leaves, load, refused, reseal, same, swapped, with_value
 
-from attacks import NASTY, PICTURE, answers, leaves, load, refused, reseal, same, with_value
 from lca import LcaError
 from lca.files import load_state, read_manifest, save_state
 
@@ -19,16 +18,6 @@ def unharmed(folder, expected, tries):
         model = load(folder)
         assert same(answers(model), expected)
         tries["answered alike"] += 1
-
-
-def finite(folder, tries):
-    """What was written on purpose is refused, or is a model like any other."""
-    with refused(tries):
-        model = load(folder)
-        for branch in model.method.branches():
-            for answer in model.predict(PICTURE, branch):
-                json.dumps(answer.probabilities, allow_nan=False)
-        tries["answered with finite numbers"] += 1
 
 
 def flipped(folder, count, seed):
@@ -100,16 +89,6 @@ def test_fields_that_a_stranger_wrote(folder, tries, seal):
 @pytest.mark.parametrize("seal", [True, False], ids=["sealed", "old format"])
 def test_fields_that_a_stranger_wrote_at_length(folder, tries, seal):
     strange_fields(folder, tries, 1, 6, seal)
-
-
-def swapped(tensor, draws):
-    """A tensor that is none of this model."""
-    spoilt = tensor.clone()
-    if spoilt.numel():
-        spoilt.view(-1)[0] = draws.choice([float("nan"), float("inf"), -1e30])
-    return draws.choice(
-        [tensor.double(), tensor.half(), tensor.long(), tensor[None], tensor[:0], torch.zeros(3, 5), spoilt, torch.ones(1)]
-    )
 
 
 def strange_tensors(folder, tries, rounds):

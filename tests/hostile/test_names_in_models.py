@@ -6,9 +6,9 @@ import sys
 import pytest
 import timm
 import torch
+from attacks import load, reseal, with_value
 from safetensors.torch import save_file
 
-from attacks import load, reseal, with_value
 from lca import ContinualClassifier, LcaError
 
 SMALL = "test_vit.r160_in1k"

@@ -13,7 +13,14 @@ from lca.card import facts_of, model_card
 from lca.files import read_manifest
 from lca.text import csv_text, json_text, markdown_text, terminal_lines, terminal_text
 
-FORGED = ["\x1b[2J\x1b]0;x\x07cat", "cat\nerror: all is lost", "\x9b31mred", "\u202egpj.exe", '=HYPERLINK("x")', "a|b<i>`"]
+FORGED = [
+    "\x1b[2J\x1b]0;x\x07cat",
+    "cat\nerror: all is lost",
+    "\x9b31mred",
+    "\u202egpj.exe",
+    '=HYPERLINK("x")',
+    "a|b<i>`",
+]
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def forged(model, tmp_path):
 
 
 def plain(text):
-    assert not [each for each in text if ord(each) < 32 and each != "\n" or 127 <= ord(each) < 160 or each == "\u202e"]
+    assert not set(text) & ({chr(code) for code in (*range(32), *range(127, 160), 0x202E)} - {"\n"})
     return text
 
 

@@ -5,8 +5,8 @@ import os
 import stat
 
 import pytest
-
 from attacks import reseal, with_value
+
 from lca import LcaError
 from lca.files import MANIFEST_LIMIT, hold, sealed
 from lca.models import hub as hubs

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
 Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
 AllowDownload = Annotated[
-    bool, typer.Option("--allow-download", help="Fetch the backbone that the model names, if it is not on this machine.")
+    bool,
+    typer.Option("--allow-download", help="Fetch the backbone that the model names, if it is not on this machine."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; by default as the model was made.")]
 UnknownAt = Annotated[
@@ -112,6 +113,10 @@ def learn_command(
             learner = _new(backbone, weights, recipe, overrides, device, progress)
             if not (as_json or quiet):
                 _print_backbone(learner.backbone.name)
+                if weights is not None and not bundle:
+                    print(
+                        f"no model names a file outside it: give --weights {weights} to every command, or use --bundle"
+                    )
         if bundle is not None:
             learner.bundle = bundle
         read = learner.read(folder)
@@ -289,7 +294,9 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
         _print_json(facts)
         return
     backbone = facts["backbone"]
-    print(terminal_text(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}"))
+    print(
+        terminal_text(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}")
+    )
     carrying = "carried along" if carried else "not carried"
     print(terminal_text(f"backbone {backbone['name']} at {backbone['input']} px, {carrying}"))
     print(f"         SHA-256 {backbone['sha256']}")
@@ -340,8 +347,9 @@ def _changing(model: Path) -> Iterator[bool]:
         if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
     outcome = f"{model} {'is as it was' if has_state(model) else 'was not made'}"
-    with interruptible(outcome), hold(
-        model, f"another process is changing {model}; wait for it to finish", private=True
+    with (
+        interruptible(outcome),
+        hold(model, f"another process is changing {model}; wait for it to finish", private=True),
     ):
         try:
             yield has_state(model)

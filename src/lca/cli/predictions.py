@@ -103,7 +103,9 @@ class CsvPrinter(Printer):
         for name in ("unknown", "calibrated"):
             row |= {name: str(row[name]).lower()} if name in row else {}
         cells = {name: terminal_text(value) if isinstance(value, str) else value for name, value in row.items()}
-        self._writer.writerow({name: csv_text(value) if isinstance(value, str) else value for name, value in cells.items()})
+        self._writer.writerow(
+            {name: csv_text(value) if isinstance(value, str) else value for name, value in cells.items()}
+        )
 
 
 PRINTERS: dict[str, type[Printer]] = {"table": Printer, "json": JsonPrinter, "csv": CsvPrinter}

@@ -32,8 +32,8 @@ from torch import Tensor
 from lca.data.decoding import LeftOut, Reading, digest_of
 from lca.data.images import Images, packed
 from lca.errors import LcaError
-from lca.guarded import keep_private, make_folder
 from lca.files import flush, hash_json, new_folder, read_json, write_json
+from lca.guarded import keep_private, make_folder
 from lca.progress import Progress
 
 FEWEST = 500

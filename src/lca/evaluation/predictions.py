@@ -39,8 +39,8 @@ def predictions(
     for what, values in (("probabilities", probabilities), ("distances", distances)):
         if values is not None and (values.shape[1:] != (len(classes),) or not values.isfinite().all()):
             raise LcaError(
-                f"the {what} are no finite numbers for each of {len(classes)} classes: training diverged, or the model was "
-                "damaged; go back to an earlier copy, or teach it anew"
+                f"the {what} are no finite numbers for each of {len(classes)} classes: training diverged, or the "
+                "model was damaged; go back to an earlier copy, or teach it anew"
             )
     answers = []
     for number, row in enumerate(probabilities.cpu()):

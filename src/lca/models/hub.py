@@ -64,11 +64,13 @@ def push(
         api = _client(token, endpoint)
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
         files = [path.name for path in parts.values()]
-        files += [CARD] * (card is not None) + ["state.json"]
+        files += [*[CARD] * (card is not None), "state.json"]
         progress.line(f"uploading {len(files)} files to {repo}")
         stale = [name for name in api.list_repo_files(repo) if is_part_name(name) and name not in files]
         # not upload_folder: it may split a folder into several commits
-        operations: list[Any] = [CommitOperationAdd(name, card if name == CARD else folder / name) for name in files]
+        operations: list[Any] = [
+            CommitOperationAdd(name, card if card and name == CARD else folder / name) for name in files
+        ]
         operations += [CommitOperationDelete(name) for name in stale]
         return str(api.create_commit(repo, operations, commit_message=message).commit_url)
 
