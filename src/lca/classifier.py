@@ -329,7 +329,10 @@ class ContinualClassifier:
             return torch.cat([method.embed(views, part) for part in method.feature_parts()], dim=1)
 
         with self.compute.determinism():
-            self._predictions(extract(self.extractor, grey, Progress(), "", embed=embed), None, UNKNOWN_AT)
+            features = extract(self.extractor, grey, Progress(), "", embed=embed)
+            for branch in method.branches():
+                if branch == self.branch or not method.derives(branch):
+                    self._predictions(features, branch, UNKNOWN_AT)
         for memory, _ in filter(None, map(method.statistics, method.branches())):
             memory.expect(len(self.classes), self.extractor.width)
 
