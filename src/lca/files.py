@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load, save
 
 from lca.errors import BusyError, LcaError
-from lca.guarded import content_of, descriptor, make_folder, new_file, opened
+from lca.guarded import content_of, lock_file, make_folder, new_file, opened
 
 FORMAT = 1
 """Version of the results and packs we write; another version is refused, not guessed at."""
@@ -158,12 +158,12 @@ def hold(folder: Path, busy: str, *, private: bool = False) -> Iterator[None]:
     except OSError as error:
         raise LcaError(f"{folder} cannot be used as a folder: {error.strerror}") from error
     try:
-        lock = descriptor(folder / ".lock", os.O_RDWR | os.O_CREAT)
+        lock = lock_file(folder / ".lock")
     except OSError as error:
         raise LcaError(f"{folder} cannot be used as a folder: {folder / '.lock'}: {error.strerror}") from error
-    with os.fdopen(lock, "rb+", buffering=0) as file:
+    with lock:
         try:
-            _lock(file)
+            _lock(lock)
         except BlockingIOError:
             raise BusyError(busy) from None
         except OSError as error:  # some network file systems have no locks

@@ -57,6 +57,11 @@ def content_of(path: Path, limit: int, *, links: bool = False) -> bytes:
         return file.read(limit)
 
 
+def lock_file(path: Path) -> IO[bytes]:
+    """A file to lock, which is made if it is missing; what is in it stays."""
+    return open(path, "rb+", buffering=0, opener=lambda name, flags: descriptor(name, flags | os.O_CREAT))
+
+
 def new_file(path: Path, *, private: bool) -> IO[bytes]:
     """A file that was not there, to write."""
     mode = PRIVATE if private else 0o666
