@@ -2,16 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-browser lint format docs bench clean
+.PHONY: demo test test-slow attack test-browser lint format docs bench clean
 
 demo: .venv/ready
 	$(BIN)/lca sweep demo --out runs/demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not attack" -n 2 --dist worksteal
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# what the files of strangers can do, at length, with counts
+attack: .venv/installed
+	$(BIN)/python -m pytest tests/hostile
 
 # Debian's Chromium, if there is none; `make test` skips these tests without it
 test-browser: .venv/installed

@@ -73,7 +73,8 @@ class Hub(BaseHTTPRequestHandler):
             rows = [{"type": "file", "path": name, "size": len(each), "oid": "0"} for name, each in files.items()]
             self._json(rows)
         else:
-            self._json({"id": repo, "sha": oid, "siblings": [{"rfilename": name} for name in files]})
+            siblings = [{"rfilename": name, "size": len(each)} for name, each in files.items()]
+            self._json({"id": repo, "sha": oid, "siblings": siblings})
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -329,7 +329,7 @@ def test_a_model_that_carries_its_backbone_does_not_tell_where_the_weights_lay(t
     model = build(backbone={"weights": str(weights)}, tuning="none")
     model.learn(pairs("red", "blue"))
     model.save(tmp_path / "plain")
-    assert "secret" not in (tmp_path / "plain" / "README.md").read_text()
+    assert not any(b"secret" in path.read_bytes() for path in (tmp_path / "plain").iterdir())
     assert "vit.safetensors" in (tmp_path / "plain" / "README.md").read_text()
     model.bundle = True
     model.save(tmp_path / "carrying")
@@ -887,10 +887,14 @@ def test_without_its_weights_a_model_says_what_is_missing(tmp_path):
     model = build(tuning="none", backbone={"weights": str(tmp_path / "own.safetensors")})
     model.learn(pairs("red", "green"))
     model.save(tmp_path / "model")
-    ContinualClassifier.load(tmp_path / "model")
+    assert torch.equal(
+        logits(ContinualClassifier.load(tmp_path / "model", weights=tmp_path / "own.safetensors")), logits(model)
+    )
     (tmp_path / "own.safetensors").rename(tmp_path / "moved.safetensors")
-    with pytest.raises(LcaError, match=r"there is no file .*own\.safetensors"):
+    with pytest.raises(LcaError, match=r"from a file \('own\.safetensors'\).*--weights FILE"):
         ContinualClassifier.load(tmp_path / "model")
+    with pytest.raises(LcaError, match=r"there is no file .*own\.safetensors"):
+        ContinualClassifier.load(tmp_path / "model", weights=tmp_path / "own.safetensors")
     found = ContinualClassifier.load(tmp_path / "model", weights=tmp_path / "moved.safetensors")
     assert torch.equal(logits(found), logits(model))
     other = {name: tensor + 0.01 for name, tensor in original.items()}

@@ -42,7 +42,7 @@ from lca.errors import LcaError, nearest
 from lca.evaluation.answers import Answer, Evaluation
 from lca.evaluation.calibration import calibration_error, fit_temperature
 from lca.evaluation.predictions import Prediction, Predictions, predictions
-from lca.features import FeatureExtractor
+from lca.features import FeatureExtractor, extract
 from lca.files import State, load_state, write_atomic
 from lca.history import Lesson, images_learnt, now
 from lca.lessons import (
@@ -63,7 +63,8 @@ from lca.methods import Step, methods
 from lca.options import validate
 from lca.progress import Progress, progress_or_default
 from lca.randomness import generator
-from lca.recipe import Recipe, named_recipe, validate_recipe
+from lca.received import check_tensors, checked_recipe, fits
+from lca.recipe import Recipe, named_recipe
 from lca.text import count
 from lca.training.setting import Given, Setting
 
@@ -255,9 +256,11 @@ class ContinualClassifier:
                 "was taught step by step, carries its backbone (bundle), forgot a class with purge, or was changed and "
                 "saved with keep=0 (--keep 0)"
             )
-        with self._all_or_nothing():
-            taken = self.history[-1]
-            self.load_state(self._earlier[-1].state())
+        earlier, where = self._earlier[-1], Path("the earlier state")
+        with self._all_or_nothing(), fits(where):
+            taken, state = self.history[-1], earlier.state()
+            check_tensors(state.parts, where)
+            self.load_state(state)
         self._earlier.pop()
         return taken
 
@@ -410,9 +413,11 @@ class ContinualClassifier:
             raise LcaError(f"keep must be 0 or more earlier states, got {most}")
         if self.bundle:
             state.parts["backbone"], most = self._weights, 0
-            state.meta["recipe"]["backbone"]["weights"] = None  # nobody needs to know where they lay
+            state.meta["recipe"]["backbone"]["weights"] = None
+        elif self.recipe.backbone.weights is not None:  # nobody needs to know where they lay
+            state.meta["recipe"]["backbone"]["weights"] = self.recipe.backbone.weights.name
         save_with(folder, state, leading_back(self._earlier, len(self.history), most), ROOM)
-        write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode())
+        write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode(), private=True)
 
     @classmethod
     def load(
@@ -422,28 +427,52 @@ class ContinualClassifier:
         device: str | None = None,
         weights: str | Path | None = None,
         progress: Progress | bool | None = None,
+        allow_download: bool = False,
     ) -> "ContinualClassifier":
-        """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on."""
+        """Read a model that `save` wrote; `device` and `weights` are for another machine than it was taught on.
+
+        The model may be a stranger's: all of it is checked, and it names no path, no variable and no download, unless
+        `allow_download` lets timm fetch the backbone it names. `docs/trust.md` says what holds.
+        """
         folder = model_folder(folder)
         expect("device", device, (str, type(None)), "auto, cpu, cuda or cuda:1")
         expect("weights", weights, (str, Path, type(None)), "the path of a safetensors file")
         progress = progress_or_default(progress)
         earlier, state = earlier_in(folder), load_state(folder)
-        if device is not None:
-            state.meta["recipe"]["device"] = device
-        if weights is not None:
-            state.meta["recipe"]["backbone"]["weights"] = str(weights)
-        recipe = validate_recipe(state.meta["recipe"], str(folder))
+        recipe = checked_recipe(state, folder, device, weights, allow_download)
         carried = state.parts.pop("backbone", None)
+        check_tensors(state.parts | ({} if carried is None else {"backbone": carried}), folder)
         backbone = load_backbone(recipe.backbone, carried if weights is None else None)
         scaling = {**state.meta["preprocessing"]}  # timm's cards may change, the model does not
         scaling |= {name: tuple(scaling[name]) for name in ("mean", "std")}
         view = validate(ViewOptions, state.meta["view"], str(folder))
-        classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
-        classifier.bundle = carried is not None
-        classifier.load_state(state)
+        with fits(folder):
+            classifier = cls(recipe, view, progress, replace(backbone, preprocessing=Preprocessing(**scaling)))
+            classifier.bundle = carried is not None
+            classifier.load_state(state)
+            classifier._try_out()
         classifier.keep, classifier._earlier = max(KEEP, len(earlier)), earlier
         return classifier
+
+    @torch.no_grad()
+    def _try_out(self) -> None:
+        """Answer for a grey image: what was loaded must fit together, whoever made it."""
+        if not self.classes:
+            return
+        size = self.extractor.preprocessing.size
+        grey = Pixels(torch.full((1, 3, size, size), 128, dtype=torch.uint8), torch.tensor([[size, size]]))
+        method = self.method
+
+        def embed(views: Tensor) -> Tensor:
+            return torch.cat([method.embed(views, part) for part in method.feature_parts()], dim=1)
+
+        with self.compute.determinism():
+            features = extract(self.extractor, grey, Progress(), "", embed=embed)
+            for branch in method.branches():
+                if branch == self.branch or not method.derives(branch):
+                    self._predictions(features, branch, UNKNOWN_AT)
+        for memory, _ in filter(None, map(method.statistics, method.branches())):
+            memory.expect(len(self.classes), self.extractor.width)
 
     def _run(self, step: Step, name: str) -> dict[str, float]:
         with self.progress.within(name), self.progress.stage(step.phase), self.compute.determinism():
@@ -523,7 +552,9 @@ class ContinualClassifier:
         branch = self._check_question(branch, unknown_at)
         if not len(images):
             return []
-        features = self.features(images)
+        return self._predictions(self.features(images), branch, unknown_at)
+
+    def _predictions(self, features: Tensor, branch: str, unknown_at: float) -> list[Prediction]:
         distances = self.method.percentiles(features, branch)
         return predictions(self.classes, self.probabilities(features, branch), distances, unknown_at)
 

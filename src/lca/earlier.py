@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lca.files import Part, State, commit, part_file, read_kept, read_parts, write_atomic, write_parts
+from lca.stored_facts import check_facts
 
 KEEP = 5
 """How many are kept unless something else is asked for."""
@@ -63,7 +64,7 @@ class Earlier:
             if room < 0:
                 return None
             if not (folder / names[part]).exists():
-                write_atomic(folder / names[part], content)
+                write_atomic(folder / names[part], content, private=True)
         self.folder, self.names = folder.resolve(), names
         return room
 
@@ -114,6 +115,8 @@ def earlier_in(folder: Path) -> list[Earlier]:
     """The earlier states that a folder keeps, oldest first; no tensor is read."""
     place = folder.resolve()
     found = read_kept(folder)
+    for _, meta in found:
+        check_facts(meta, folder)
     return [Earlier(meta, None, place, {part: path.name for part, path in files.items()}) for files, meta in found]
 
 

@@ -22,14 +22,18 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from lca.errors import BusyError, LcaError
+from lca.guarded import content_of, lock_file, make_folder, new_file, opened
 
 FORMAT = 1
 """Version of the results and packs we write; another version is refused, not guessed at."""
-STATE_FORMAT = 2
-"""Version of state folders: models, checkpoints, trunks."""
+STATE_FORMAT, UNHASHED_FORMAT = 3, 2
+"""Versions of state folders: models, checkpoints, trunks. The second, without a hash of the JSON, is read as well."""
+MANIFEST_LIMIT, PART_LIMIT, MOST_PARTS = 16 * 2**20, 8 * 2**30, 10_000
+"""Bytes of a `state.json`, bytes of a part, and parts of a state: more is not read."""
+JSON_LIMIT = 2**30
 PROBE = 65536
 """Bytes written to see whether a folder takes any: more than a file system keeps without taking room."""
 
@@ -105,11 +109,18 @@ def without(label: int, table: Mapping[int, T]) -> dict[int, T]:
     return {each - (each > label): entry for each, entry in table.items() if each != label}
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def whole(value: Any, lowest: int) -> int:
+    """A count that was read from JSON."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 2**53:
+        raise LcaError(f"expected a whole number of at least {lowest}, got {str(value)[:40]!r}")
+    return value
+
+
+def write_atomic(path: Path, content: bytes, *, private: bool = False) -> None:
     """Replace a file as a whole: after a crash it holds either the old content or the new one."""
     beside = _beside(path)
     try:
-        _write_through(beside, content)
+        _write_through(beside, content, private)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -130,9 +141,10 @@ def json_bytes(content: Any) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, limit: int = JSON_LIMIT, *, links: bool = True) -> Any:
+    """NaN is refused, as `write_json` does."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content_of(path, limit, links=links).decode("utf-8"), parse_constant=_no_constant)
     except FileNotFoundError:
         raise LcaError(f"there is no file {path}") from None
     except OSError as error:
@@ -141,17 +153,24 @@ def read_json(path: Path) -> Any:
         raise LcaError(f"{path} is not valid JSON ({error}); it was changed or damaged") from error
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 @contextmanager
-def hold(folder: Path, busy: str) -> Iterator[None]:
+def hold(folder: Path, busy: str, *, private: bool = False) -> Iterator[None]:
     """Make the folder if needed and hold it: a second process that tries is told `busy`.
 
     A folder in which nothing can be written is an error now, not after hours of work.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        make_folder(folder, private=private)
     except OSError as error:
         raise LcaError(f"{folder} cannot be used as a folder: {error.strerror}") from error
+    try:
+        lock = lock_file(folder / ".lock")
+    except OSError as error:
+        raise LcaError(f"{folder} cannot be used as a folder: {folder / '.lock'}: {error.strerror}") from error
     with lock:
         try:
             _lock(lock)
@@ -163,7 +182,7 @@ def hold(folder: Path, busy: str) -> Iterator[None]:
         yield
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[bytes]) -> None:
     """For this process alone, unless another one holds it; who only looks (`is_held`) is gone in a moment."""
     while True:
         try:
@@ -178,21 +197,23 @@ def _lock(file: IO[str]) -> None:
 def is_held(folder: Path) -> bool:
     """Whether a process holds the folder now."""
     try:
-        with (folder / ".lock").open() as lock:
+        with opened(folder / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except FileNotFoundError:
         pass
+    except OSError as error:
+        raise LcaError(f"{folder / '.lock'} cannot be looked at: {error.strerror}; remove it") from error
     return False
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Fill a folder beside `path`, then rename it there; if `path` has appeared meanwhile, that one stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, private=private)
     beside = _beside(path)
-    beside.mkdir()
+    make_folder(beside, private=private)
     try:
         yield beside
         if not path.exists():
@@ -211,11 +232,18 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> Part:
-    """Tensors of a safetensors file, on the CPU."""
+    """Tensors of a safetensors file, on the CPU, in memory of their own: what becomes of the file changes nothing."""
     try:
-        return load_file(path)
+        return _deserialise(path, content_of(path, PART_LIMIT, links=True))
     except FileNotFoundError:
         raise LcaError(f"there is no file {path}") from None
+    except OSError as error:
+        raise LcaError(f"{path} is not a readable safetensors file ({error.strerror})") from error
+
+
+def _deserialise(path: Path, content: bytes) -> Part:
+    try:
+        return load(content)
     except Exception as error:  # safetensors raises its own untyped errors for damaged files
         raise LcaError(f"{path} is not a readable safetensors file ({error})") from error
 
@@ -227,12 +255,12 @@ def save_state(folder: Path, state: State) -> None:
 
 def write_parts(folder: Path, parts: Mapping[str, Part]) -> dict[str, str]:
     """Write what is not there yet into a folder that may be new; gives the names of the files by part."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, private=True)
     names: dict[str, str] = {}
     for part, tensors in parts.items():
         names[part], content = part_file(part, tensors)
         if not (folder / names[part]).exists():
-            write_atomic(folder / names[part], content)
+            write_atomic(folder / names[part], content, private=True)
     return names
 
 
@@ -248,8 +276,13 @@ def commit(
 ) -> None:
     """Make the parts of these names and this JSON the state of a folder. `kept` are earlier states, oldest first, each
     a mapping with `parts` and `meta`."""
-    manifest = {"format": STATE_FORMAT, "parts": dict(names), "meta": meta, **({"kept": list(kept)} if kept else {})}
-    write_json(folder / "state.json", manifest)
+    manifest = json_bytes(sealed({"parts": dict(names), "meta": meta, **({"kept": list(kept)} if kept else {})}))
+    if len(manifest) > MANIFEST_LIMIT or len(names) > MOST_PARTS:
+        raise LcaError(
+            f"{folder} was not changed: its state.json would have {len(manifest):,} bytes and name {len(names):,} "
+            f"parts; at most {MANIFEST_LIMIT:,} and {MOST_PARTS:,} can be read again"
+        )
+    write_atomic(folder / "state.json", manifest, private=True)
     named = {name for parts in (names, *(each["parts"] for each in kept)) for name in parts.values()}
     for stale in folder.iterdir():  # parts that were replaced, and what a killed write left; nothing of anybody else
         if is_part(stale) and stale.name not in named:
@@ -268,12 +301,22 @@ def is_part_name(name: str) -> bool:
 
 def check_part(path: Path, where: object) -> None:
     """A part must be there and have the content its name says; `where` names what it belongs to in the error."""
+    with _part_errors(path, where):
+        digest = hash_file(path, links=False)
+    _check_digest(path, digest, where)
+
+
+@contextmanager
+def _part_errors(path: Path, where: object) -> Iterator[None]:
     try:
-        digest = hash_file(path)
+        yield
     except FileNotFoundError:
         raise LcaError(f"{where} is not whole: there is no file {path.name}") from None
     except OSError as error:
         raise LcaError(f"{where} cannot be read: {path.name}: {error.strerror}") from error
+
+
+def _check_digest(path: Path, digest: str, where: object) -> None:
     if not path.name.endswith(f"-{digest[:16]}.safetensors"):
         raise LcaError(f"{where} was changed or damaged: {path.name} does not match the hash in its name")
 
@@ -282,8 +325,17 @@ def has_state(folder: Path) -> bool:
     return (folder / "state.json").is_file()
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a state's JSON says as it is written: with the format, and with a hash over all of it."""
+    return {"format": STATE_FORMAT, "sha256": _seal(content), **content}
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hash_json(json.loads(json.dumps(content)))  # as it will be when it is read
+
+
 def read_manifest(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """The part files and the JSON of a state folder, without reading any tensor."""
+    """The part files and the JSON of a state folder, checked against its hash, without reading any tensor."""
     return _checked_entry(folder, _manifest(folder))
 
 
@@ -298,15 +350,21 @@ def read_kept(folder: Path) -> list[tuple[dict[str, Path], dict[str, Any]]]:
 def manifest_alone(folder: Path) -> bytes:
     """The content of `state.json` without the states that are kept: what a model is given away with."""
     manifest = _manifest(folder)
-    return json_bytes({key: value for key, value in manifest.items() if key != "kept"})
+    return json_bytes(sealed({key: manifest[key] for key in ("parts", "meta")}))
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_json(folder / "state.json")
-    if not isinstance(manifest, dict) or manifest.get("format") != STATE_FORMAT:
-        version = manifest.get("format") if isinstance(manifest, dict) else None
-        raise LcaError(f"{folder} has format {version}, this version of lca reads format {STATE_FORMAT}")
-    return manifest
+    """What a state folder's JSON says, but for its format and its hash, which it must match."""
+    file = folder / "state.json"
+    manifest = read_json(file, MANIFEST_LIMIT, links=False)
+    version = manifest.pop("format", None) if isinstance(manifest, dict) else None
+    if version not in (STATE_FORMAT, UNHASHED_FORMAT):
+        raise LcaError(f"{folder} has format {str(version)[:40]}, this version of lca reads format {STATE_FORMAT}")
+    hashed = version == STATE_FORMAT or "sha256" in manifest
+    digest = manifest.pop("sha256", None)
+    if hashed and digest != _seal(manifest):
+        raise LcaError(f"{file} was changed or damaged: it does not match the hash in it")
+    return dict(manifest)
 
 
 def _checked_entry(folder: Path, entry: Any) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -315,6 +373,8 @@ def _checked_entry(folder: Path, entry: Any) -> tuple[dict[str, Path], dict[str,
     parts, meta = (entry.get("parts"), entry.get("meta")) if isinstance(entry, dict) else (None, None)
     if not isinstance(parts, dict) or not isinstance(meta, dict):
         raise LcaError(f"{file} was changed or damaged: it must map `parts` and `meta`")
+    if len(parts) > MOST_PARTS:
+        raise LcaError(f"{file} names {len(parts):,} parts; at most {MOST_PARTS:,} are read")
     for name in parts.values():
         if not isinstance(name, str) or not is_part_name(name):
             raise LcaError(f"{file} names {name!r}, which is no part of a model; {file} was changed or damaged")
@@ -324,8 +384,8 @@ def _checked_entry(folder: Path, entry: Any) -> tuple[dict[str, Path], dict[str,
 def tensor_bytes(path: Path) -> int:
     """Bytes of the tensors in a safetensors file: all but its header, whose length stands in its first 8 bytes."""
     try:
-        with path.open("rb") as file:
-            return path.stat().st_size - 8 - int.from_bytes(file.read(8), "little")
+        with opened(path) as file:
+            return os.fstat(file.fileno()).st_size - 8 - int.from_bytes(file.read(8), "little")
     except OSError as error:
         raise LcaError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -351,8 +411,11 @@ def read_parts(files: Mapping[str, Path]) -> dict[str, Part]:
 
 
 def _read_part(path: Path, folder: Path) -> Part:
-    check_part(path, folder)
-    return load_tensors(path)
+    """What is hashed is what is used: the file is read once."""
+    with _part_errors(path, folder):
+        content = content_of(path, PART_LIMIT)
+    _check_digest(path, hashlib.sha256(content).hexdigest(), folder)
+    return _deserialise(path, content)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -364,9 +427,9 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+def hash_file(path: Path, *, links: bool = True) -> str:
+    """SHA-256 of a regular file's content."""
+    with opened(path, links=links) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -391,8 +454,8 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _write_through(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+def _write_through(path: Path, content: bytes, private: bool = True) -> None:
+    with new_file(path, private=private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from lca import html
 from lca.arguments import expect
 from lca.estimate import Estimate, Stage
+from lca.text import terminal_lines
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class QuietProgress(Progress):
 
     def warning(self, text: str) -> None:
         super().warning(text)
-        print(text, file=sys.stderr, flush=True)
+        print(terminal_lines(text), file=sys.stderr, flush=True)
 
 
 class LineProgress(Progress):
@@ -157,7 +158,7 @@ class LineProgress(Progress):
             self.line(f"{estimate.name}: {text}" + f" ({estimate.what})" * bool(estimate.what))
 
     def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(terminal_lines(text), file=sys.stderr, flush=True)
 
 
 class BarProgress(Progress):
@@ -263,7 +264,7 @@ class BarProgress(Progress):
             yield bars, appear
 
     def line(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(terminal_lines(text), highlight=False)
 
 
 class NotebookProgress(Progress):

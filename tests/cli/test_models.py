@@ -135,7 +135,7 @@ def test_the_view_and_the_recipe_can_be_chosen(lca, tmp_path):
     digits(tmp_path / "a", {"0": 4, "1": 4})
     changes = ("--set", "data.view.centre_crop=0.6", "--recipe", "paper")
     assert lca("learn", "m", "a", *changes, *FAST)[0] == 0
-    loaded = ContinualClassifier.load("m")
+    loaded = ContinualClassifier.load("m", allow_download=True)
     assert loaded.view.centre_crop == 0.6
     assert loaded.recipe.method.merge.operator == "max_abs"
 

@@ -74,7 +74,11 @@ def test_a_convolutional_network_stays_frozen(lca, tmp_path):
     assert "test_resnet.r160_in1k is a ResNet" in err
     assert "tuning: none" in err
     assert not (tmp_path / "model").exists()
-    assert lca(*words, "--set", "device=cpu", "--set", "tuning=none")[0] == 0
-    code, out, _ = lca("predict", "model", "photos/calm/0.png", "--json")
+    code, out, _ = lca(*words, "--set", "device=cpu", "--set", "tuning=none")
+    assert code == 0
+    assert "give --weights weights.safetensors" in out
+    code, _, err = lca("predict", "model", "photos/calm/0.png")
+    assert (code, "from a file ('weights.safetensors')" in err) == (2, True)
+    code, out, _ = lca("predict", "model", "photos/calm/0.png", "--json", "--weights", "weights.safetensors")
     assert code == 0
     assert json.loads(out)[0]["label"] in {"calm", "wild"}

@@ -211,7 +211,7 @@ def test_a_copy_is_independent():
 
 def test_loading_heads_of_another_width_says_so():
     part, meta = grown().state()
-    with pytest.raises(LcaError, match=r"head 0: weight has shape \(2, 6\), expected \(2, 9\)"):
+    with pytest.raises(LcaError, match=r"head 0: weight has shape \(2, 6\) of torch.float32, expected \(2, 9\)"):
         GrowingHeads(9, LinearOptions()).load(part, meta)
 
 

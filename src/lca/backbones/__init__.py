@@ -14,7 +14,9 @@ from typing import Any, Literal
 import timm
 import torch
 import yaml
+from huggingface_hub import try_to_load_from_cache
 from timm.models import VisionTransformer
+from timm.models._hub import check_cached_file
 from torch import Tensor, nn
 
 from lca.backbones import network
@@ -110,6 +112,19 @@ def load_backbone(options: BackboneOptions, weights: Part | None = None) -> Back
     )
     fingerprint = hash_json({name: _digest(tensor) for name, tensor in vit.state_dict().items()})
     return Backbone(vit, preprocessing, options.name, fingerprint, licence)
+
+
+def at_hand(name: str) -> bool:
+    """Whether the weights of that name are on this machine: they come with the package, or were downloaded before."""
+    if name in embedded_names():
+        return True
+    card = timm.get_pretrained_cfg(name) if timm.is_model(name.partition(".")[0]) else None
+    if card is None:
+        return True  # there is nothing to download: building it tells what is wrong with the name
+    if card.hf_hub_id:
+        files = (card.hf_hub_filename,) if card.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
+        return any(isinstance(try_to_load_from_cache(card.hf_hub_id, file), str) for file in files)
+    return bool(card.url) and check_cached_file(card.url)
 
 
 def input_size(name: str) -> int | None:

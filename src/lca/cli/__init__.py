@@ -15,6 +15,7 @@ import lca
 from lca.cli import changes, datasets, lists, models, paper, report, results, robustness, runs, ship
 from lca.cli.common import INPUT_OUTPUT, READER_GONE, first_paragraph, with_examples
 from lca.errors import LcaError
+from lca.text import terminal_lines, terminal_text
 
 VERBS: dict[str, dict[str, Any]] = {
     "Teach and use": {
@@ -105,7 +106,7 @@ def main() -> None:
         try:
             app()
         except LcaError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {terminal_lines(str(error))}", file=sys.stderr)
             sys.exit(2)
         finally:
             if sys.stdout is not None:  # it is closed with >&-
@@ -114,7 +115,7 @@ def main() -> None:
         _let_go_of_output()
         sys.exit(READER_GONE)
     except OSError as error:
-        what = f" {error.filename}" if error.filename else ""
+        what = f" {terminal_text(str(error.filename))}" if error.filename else ""
         with contextlib.suppress(OSError):
             print(f"error: could not read or write{what}: {error.strerror or error}", file=sys.stderr)
         _let_go_of_output()

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lca.cli.common import Quiet, check_model
-from lca.cli.models import Device, Keep, Model, Weights, changing, load_model
+from lca.cli.models import AllowDownload, Device, Keep, Model, Weights, changing, load_model
 from lca.progress import choose_progress
-from lca.text import count
+from lca.text import count, terminal_text
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -23,6 +23,7 @@ def forget_command(
     ] = False,
     keep: Keep = 5,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -39,11 +40,11 @@ def forget_command(
     """
     check_model(model)
     with changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
         learner.keep = keep
         learner.forget(*names, purge=purge)
         learner.save(model)
-    print(f"{model} has forgotten {', '.join(dict.fromkeys(names))}; it knows {_classes(learner)}")
+    print(f"{model} has forgotten {', '.join(map(terminal_text, dict.fromkeys(names)))}; it knows {_classes(learner)}")
     if learner.undoable and not learner.bundle:
         print(
             f"an earlier state still holds what went: `lca undo {model}` brings it back, and with --purge none is kept"
@@ -56,6 +57,7 @@ def rename_command(
     new: Annotated[str, typer.Argument(metavar="NEW", help="What it is to be called.")],
     keep: Keep = 5,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -66,11 +68,11 @@ def rename_command(
     """
     check_model(model)
     with changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
         learner.keep = keep
         learner.rename(old, new)
         learner.save(model)
-    print(f"{model}: {old} is now called {learner.history[-1].name}")
+    print(f"{model}: {terminal_text(old)} is now called {terminal_text(learner.history[-1].name or '')}")
 
 
 def merge_classes_command(
@@ -82,6 +84,7 @@ def merge_classes_command(
     ] = None,
     keep: Keep = 5,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -96,11 +99,13 @@ def merge_classes_command(
     """
     check_model(model)
     with changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
         learner.keep = keep
         learner.merge_classes(a, b, name)
         learner.save(model)
-    print(f"{model}: {a} and {b} are one class now, {learner.history[-1].name}; it knows {_classes(learner)}")
+    print(
+        f"{model}: {terminal_text(a)} and {terminal_text(b)} are one class now, {terminal_text(learner.history[-1].name or '')}; it knows {_classes(learner)}"
+    )
 
 
 def undo_command(model: Model, weights: Weights = None, device: Device = None, quiet: Quiet = False) -> None:
@@ -114,13 +119,13 @@ def undo_command(model: Model, weights: Weights = None, device: Device = None, q
     """
     check_model(model)
     with changing(model):
-        learner = load_model(model, device, weights, choose_progress(quiet))
+        learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
         taken = learner.undo()
         learner.save(model)
     from lca.history import described
 
     did = f"learnt ({described(taken)})" if taken.kind == "learn" else described(taken)
-    print(f"{model} is as it was before it {did}; it knows {_classes(learner)}")
+    print(f"{model} is as it was before it {terminal_text(did)}; it knows {_classes(learner)}")
     print(f"{count(learner.undoable, 'more change')} can be taken back")
 
 

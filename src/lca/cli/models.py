@@ -1,6 +1,5 @@
 """Verbs for a model of one's own: learn, predict, evaluate, info."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interrupt
 from lca.cli.predictions import PRINTERS, image_paths, print_answers
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
-from lca.text import count
+from lca.text import count, json_text, terminal_text
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
 Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="The backbone's weights, a safetensors file.")]
+AllowDownload = Annotated[
+    bool,
+    typer.Option("--allow-download", help="Fetch the backbone that the model names, if it is not on this machine."),
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; by default as the model was made.")]
 UnknownAt = Annotated[
     float,
@@ -85,6 +88,7 @@ def learn_command(
         bool, typer.Option("--improve", help="Train after the instant lesson, however few photos there are.")
     ] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="Train at once, and compare with nothing.")] = False,
+    allow_download: AllowDownload = False,
     bundle: Annotated[
         bool | None,
         typer.Option(
@@ -130,7 +134,7 @@ def learn_command(
                 raise LcaError(f"{model} exists, and {' and '.join(asked)} can only be chosen for a new model")
             if overrides:
                 raise LcaError(f"{model} exists, and its recipe can no longer be changed with --set")
-            learner = load_model(model, device, weights, progress)
+            learner = load_model(model, device, weights, progress, allow_download)
             if learner.method.info.needs_all_data:
                 raise LcaError(
                     f"method {learner.recipe.method.name!r} of {model} needs all data at once: a second lesson would "
@@ -140,6 +144,10 @@ def learn_command(
             learner = _new(backbone, weights, recipe, overrides, device, progress)
             if not (as_json or quiet):
                 _print_backbone(learner.backbone.name)
+                if weights is not None and not bundle:
+                    print(
+                        f"no model names a file outside it: give --weights {weights} to every command, or use --bundle"
+                    )
         if bundle is not None:
             learner.bundle = bundle
         learner.keep = keep
@@ -205,6 +213,7 @@ def predict_command(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     branch: Branch = None,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -229,7 +238,7 @@ def predict_command(
         progress.warning(line)
     if not paths:
         raise LcaError(f"no images found in {', '.join(images)}")
-    learner = load_model(model, device, weights, Progress())
+    learner = load_model(model, device, weights, Progress(), allow_download)
     if not learner.classes:
         raise LcaError(f"{model} knows no class; teach it one with `lca learn {model} FOLDER`")
     printer = PRINTERS["json" if as_json else "csv" if as_csv else "table"](paths, top, learner, branch)
@@ -259,6 +268,7 @@ def evaluate_command(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for every photo, right or wrong.")] = False,
     branch: Branch = None,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -275,7 +285,7 @@ def evaluate_command(
     """
     if as_json and as_csv:
         raise LcaError("--json and --csv exclude each other")
-    learner = load_model(model, device, weights, choose_progress(quiet))
+    learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
     read = learner.read(photos, "test", layout)
     evaluation = learner.evaluate(read, branch, unknown_at)
     if as_json:
@@ -305,11 +315,12 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     if facts["confusions"]:
         print("\nmost frequent confusions")
         for truth, answer, times in facts["confusions"][:10]:
-            print(f"  {truth} taken for {answer}: {times}")
+            print(f"  {terminal_text(truth)} taken for {terminal_text(answer)}: {times}")
         print("\nwrong, the surest first")
         for each in facts["wrong"][:WRONG_NAMED]:
+            path = terminal_text(each["path"] or "an image without a file")
             sure = f"({100 * each['probability']:.1f} %{', unknown' * each['unknown']})"
-            print(f"  {each['path'] or 'an image without a file'}  {each['truth']} taken for {each['answer']} {sure}")
+            print(f"  {path}  {terminal_text(each['truth'])} taken for {terminal_text(each['answer'])} {sure}")
         if len(facts["wrong"]) > WRONG_NAMED:
             print(f"  and {len(facts['wrong']) - WRONG_NAMED} more; --csv names all")
 
@@ -324,9 +335,11 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
     from lca.card import HISTORY, facts_of, history_rows
     from lca.earlier import bytes_kept, earlier_in
     from lca.files import read_manifest, tensor_bytes
+    from lca.stored_facts import check_facts
 
     check_model(model)
     files, meta = read_manifest(model)
+    check_facts(meta, model)
     earlier = {"states": len(earlier_in(model)), "bytes": bytes_kept(model, {path.name for path in files.values()})}
     carried = files.pop("backbone", None)
     sizes = {part: size for part, path in files.items() if (size := tensor_bytes(path))}
@@ -335,14 +348,17 @@ def info_command(model: Model, as_json: AsJson = False) -> None:
         _print_json({**facts, "earlier": earlier})
         return
     backbone = facts["backbone"]
-    print(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}")
-    print(f"backbone {backbone['name']} at {backbone['input']} px, {'carried along' if carried else 'not carried'}")
+    print(
+        terminal_text(f"{model}: {len(facts['classes'])} classes, method {facts['method']}, tuning {facts['tuning']}")
+    )
+    carrying = "carried along" if carried else "not carried"
+    print(terminal_text(f"backbone {backbone['name']} at {backbone['input']} px, {carrying}"))
     print(f"         SHA-256 {backbone['sha256']}")
     print("\nclasses and the images they were learnt from")
     _print_columns([name, str(count)] for name, count in facts["classes"].items())
     print("\nhistory")
     _print_columns([HISTORY, *history_rows(facts)])
-    temperatures = ", ".join(f"{name} {value:.2f}" for name, value in facts["temperatures"].items())
+    temperatures = ", ".join(f"{terminal_text(name)} {value:.2f}" for name, value in facts["temperatures"].items())
     print(f"\ntemperature of the probabilities: {temperatures or '1, not calibrated: nothing was held out'}")
     print(f"bytes beside the backbone: {sum(sizes.values()):,}")
     _print_columns([part, f"{size:>12,}"] for part, size in sizes.items())
@@ -361,7 +377,10 @@ def changing(model: Path) -> Iterator[bool]:
         if foreign:
             raise LcaError(f"{model} exists and is no model (it holds {', '.join(foreign[:3])}); choose another name")
     outcome = f"{model} {'is as it was' if has_state(model) else 'was not made'}"
-    with interruptible(outcome), hold(model, f"another process is changing {model}; wait for it to finish"):
+    with (
+        interruptible(outcome),
+        hold(model, f"another process is changing {model}; wait for it to finish", private=True),
+    ):
         try:
             yield has_state(model)
         finally:
@@ -370,11 +389,15 @@ def changing(model: Path) -> Iterator[bool]:
                 model.rmdir()
 
 
-def load_model(model: Path, device: str | None, weights: Path | None, progress: Progress) -> "ContinualClassifier":
+def load_model(
+    model: Path, device: str | None, weights: Path | None, progress: Progress, allow_download: bool
+) -> "ContinualClassifier":
     from lca.classifier import ContinualClassifier
 
     check_model(model)
-    return ContinualClassifier.load(model, device=device, weights=weights, progress=progress)
+    return ContinualClassifier.load(
+        model, device=device, weights=weights, progress=progress, allow_download=allow_download
+    )
 
 
 def _new(
@@ -437,7 +460,7 @@ def _print_lesson(lesson: "Lesson", learner: "ContinualClassifier", model: Path)
 def _print_closing(lesson: "Lesson", learner: "ContinualClassifier", model: Path) -> None:
     """What was just learnt, and how much is known now."""
     names = [*lesson.new, *(name for name in lesson.images if name not in lesson.new)]
-    learnt = ", ".join(names[:10]) + f" and {len(names) - 10} more" * (len(names) > 10)
+    learnt = ", ".join(map(terminal_text, names[:10])) + f" and {len(names) - 10} more" * (len(names) > 10)
     print(f"{model} has learnt {learnt}; it knows {count(len(learner.classes), 'class', 'classes')}", flush=True)
 
 
@@ -453,8 +476,8 @@ def _print_hurt(lesson: "Lesson") -> None:
         return
     print("CHECK: this lesson hurts old classes, by an estimate from their statistics (their photos are gone):")
     for name, change in [*hurt.items()][:HURT_NAMED]:
-        taken = f", now often taken for {change.taken_for}" if change.taken_for else ""
-        print(f"  {name}: {change.before:.0f} % named rightly before, {change.after:.0f} % after{taken}")
+        taken = f", now often taken for {terminal_text(change.taken_for)}" if change.taken_for else ""
+        print(f"  {terminal_text(name)}: {change.before:.0f} % named rightly before, {change.after:.0f} % after{taken}")
     if len(hurt) > HURT_NAMED:
         print(f"  and {len(hurt) - HURT_NAMED} more; `lca info MODEL --json` has all")
     print("  more photos of both classes help: teach the old ones again together with the new ones")
@@ -472,11 +495,11 @@ def _print_improvement(tried: "Improvement") -> None:
 
 
 def _print_columns(rows: Iterable[Sequence[str]]) -> None:
-    lines = list(rows)
+    lines = [[terminal_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  " + "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print(json_text(content, indent=1))

@@ -1,12 +1,13 @@
 """Which images the arguments of `lca predict` name, and how answers are printed, also those of `lca evaluate`."""
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from lca.text import csv_text, json_text, terminal_text
 
 if TYPE_CHECKING:
     from lca.classifier import ContinualClassifier
@@ -50,7 +51,7 @@ class Printer:
             print(f"{facts['image']:<{self._width}}  could not be read: {facts['error']}")
             return
         far = "" if facts["distance"] is None else f"  distance {facts['distance']:5.1f} %"
-        first, *others = (f"{each['label']} {100 * each['probability']:.1f} %" for each in facts["top"])
+        first, *others = (f"{terminal_text(each['label'])} {100 * each['probability']:.1f} %" for each in facts["top"])
         mark = "unknown, nearest to " if facts["unknown"] else ""
         print(f"{facts['image']:<{self._width}}  {mark}{first}{far}" + f"  ({', '.join(others)})" * bool(others))
 
@@ -79,7 +80,7 @@ class JsonPrinter(Printer):
     _before = "["
 
     def show(self, path: Path, answer: "Prediction | LeftOut") -> None:
-        print(self._before, json.dumps(self.facts(path, answer), ensure_ascii=False), sep="\n", end="")
+        print(self._before, json_text(self.facts(path, answer)), sep="\n", end="")
         self._before = ","
 
     def end(self) -> None:
@@ -102,7 +103,10 @@ class CsvPrinter(Printer):
             row |= {f"label_{place}": each["label"], f"probability_{place}": each["probability"]}
         for name in ("unknown", "calibrated"):
             row |= {name: str(row[name]).lower()} if name in row else {}
-        self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
+        cells = {name: terminal_text(value) if isinstance(value, str) else value for name, value in row.items()}
+        self._writer.writerow(
+            {name: csv_text(value) if isinstance(value, str) else value for name, value in cells.items()}
+        )
 
 
 def print_answers(answers: "Iterable[Answer]") -> None:
@@ -119,6 +123,4 @@ PRINTERS: dict[str, type[Printer]] = {"table": Printer, "json": JsonPrinter, "cs
 
 def _shown(path: Path) -> str:
     """A path that can be printed, whatever its bytes."""
-    from lca.data.decoding import printable
-
-    return printable(str(path))
+    return terminal_text(str(path))

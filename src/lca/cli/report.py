@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lca.cli.common import INTERRUPTED, Quiet, check_model
-from lca.cli.models import Device, Weights, load_model
+from lca.cli.models import AllowDownload, Device, Weights, load_model
 from lca.errors import LcaError
 from lca.progress import choose_progress
 
@@ -64,6 +64,7 @@ def report_command(
         typer.Option("--photos", metavar="FOLDER", help="Of a model: one folder per class of photos to ask it about."),
     ] = None,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -103,11 +104,19 @@ def report_command(
         asked |= {"--images": images, "--only": only, "--reference": reference}
         asked |= {"--detail": detail != DETAIL, "--draws": draws != DRAWS}
         _report_model(
-            paths[0], photos, [name for name, value in asked.items() if value], out, title, weights, device, quiet
+            paths[0],
+            photos,
+            [name for name, value in asked.items() if value],
+            out,
+            title,
+            weights,
+            allow_download,
+            device,
+            quiet,
         )
         return
-    if photos or weights or device:
-        raise LcaError("--photos, --weights and --device belong to the report of one model")
+    if photos or weights or allow_download or device:
+        raise LcaError("--photos, --weights, --allow-download and --device belong to the report of one model")
     given = [name for name, wanted in (("markdown", markdown), ("latex", latex), ("csv", csv)) if wanted]
     if len(given) > 1:
         raise LcaError("--markdown, --latex and --csv are one format each: give one of them")
@@ -156,6 +165,7 @@ def _report_model(
     out: Path | None,
     title: str | None,
     weights: Path | None,
+    allow_download: bool,
     device: str | None,
     quiet: bool,
 ) -> None:
@@ -170,7 +180,7 @@ def _report_model(
     from lca.files import write_atomic
     from lca.report.model_page import ModelPage
 
-    learner = load_model(model, device, weights, choose_progress(quiet))
+    learner = load_model(model, device, weights, choose_progress(quiet), allow_download)
     page = ModelPage(learner, learner.read(photos), photos, title or model.resolve().name)
     out = out or _beside(model)
     write_atomic(out, page.page().encode())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lca.cli.common import Quiet
-from lca.cli.models import AsJson, Device, Model, Weights
+from lca.cli.models import AllowDownload, AsJson, Device, Model, Weights
 from lca.errors import LcaError
 from lca.progress import choose_progress
 
@@ -45,6 +45,7 @@ def robustness_command(
         ),
     ] = [],
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -81,7 +82,8 @@ def robustness_command(
     theirs: Any = None if against is None else read_json(against)
     other = None if theirs is None else RobustnessScores.from_json(theirs)
     progress = choose_progress(quiet)
-    learner = load_model(model, device, weights, choose_progress(quiet=True))  # one bar for all, none for each batch
+    # one bar for all, none for each batch
+    learner = load_model(model, device, weights, choose_progress(quiet=True), allow_download)
     exam = Exam(learner, labelled_images(data, learner, limit, seed, progress))
     damage = exam.damage(kind, only, seed=seed, files=files, progress=progress)
     if radar is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lca.cli.common import Quiet, check_model, interruptible
-from lca.cli.models import Branch, Model, Weights, load_model
+from lca.cli.models import AllowDownload, Branch, Model, Weights, load_model
 from lca.errors import LcaError
 from lca.progress import choose_progress
 
@@ -31,6 +31,7 @@ def export_command(
     branch: Branch = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite also what is no earlier export.")] = False,
     weights: Weights = None,
+    allow_download: AllowDownload = False,
     quiet: Quiet = False,
 ) -> None:
     """Export a model to a file that runs without lca.
@@ -55,7 +56,7 @@ def export_command(
     progress = choose_progress(quiet)
     with interruptible("nothing was changed by what was not finished"):
         progress.line(f"reading {model}")
-        learner = load_model(model, "cpu", weights, progress)
+        learner = load_model(model, "cpu", weights, progress, allow_download)
         from lca.models.export import export_onnx, export_peft, export_torch
         from lca.models.timm_checkpoint import export_timm
 

@@ -33,6 +33,7 @@ from lca.data.decoding import LeftOut, Reading, digest_of
 from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.files import flush, hash_json, new_folder, read_json, write_json
+from lca.guarded import keep_private, make_folder
 from lca.progress import Progress
 
 FEWEST = 500
@@ -150,7 +151,7 @@ def save(name: str, reading: Reading, progress: Progress) -> None:
                 f"{limit() / 1e9:g} GB and will be decoded in every run; LCA_CACHE_GB={needed} would keep them"
             )
             return
-        with new_folder(home / name) as beside:
+        with new_folder(home / name, private=True) as beside:
             with (beside / "pixels").open("wb") as file:
                 for number in range(len(reading.pixels)):
                     file.write(reading.pixels.image(number).contiguous().numpy().data)
@@ -161,6 +162,7 @@ def save(name: str, reading: Reading, progress: Progress) -> None:
             about = {"format": _FORMAT, "images": len(reading.pixels), "left_out": left_out}
             (beside / "about.json").write_text(json.dumps(about), encoding="utf-8")
             for part in (*beside.iterdir(), beside):
+                keep_private(part)
                 flush(part)
     except OSError as error:
         if not (home / name).exists():  # else another process was faster
@@ -182,8 +184,9 @@ def remembered(what: str, find: Callable[[], Any], fits: Callable[[Any], bool]) 
     if not fits(facts.get(what)):
         facts = dict([*facts.items(), (what, find())][-_FACTS_KEPT:])
         with contextlib.suppress(OSError, LcaError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, private=True)
             write_json(path, facts)
+            keep_private(path)
     return facts[what]
 
 

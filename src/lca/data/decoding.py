@@ -10,7 +10,6 @@ import math
 import os
 import re
 import stat
-import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
@@ -32,6 +31,7 @@ from lca.data.images import Images, packed
 from lca.data.store import PixelRow
 from lca.errors import LcaError
 from lca.progress import Progress
+from lca.text import terminal_text
 
 
 class Embedded(ABC):
@@ -204,11 +204,8 @@ def name_of(image: object, number: int | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with line breaks, control characters and bytes that are no UTF-8 as escapes: safe to print and store."""
-    return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each
-        for each in text
-    )
+    """The text as it can be printed and stored."""
+    return terminal_text(text)
 
 
 def is_image(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lca import html
-from lca.errors import needs
+from lca.errors import LcaError, needs
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,7 +98,16 @@ def _table(answers: Sequence[Prediction]) -> str:
 def predictions(
     classes: Sequence[str], probabilities: Tensor, distances: Tensor | None, unknown_at: float
 ) -> list[Prediction]:
-    """Answers by the probabilities (n, classes) and, if there are any, the distances (n, classes) of images."""
+    """Answers by the probabilities (n, classes) and, if there are any, the distances (n, classes) of images.
+
+    Numbers that are not finite are an error: they would look like an answer.
+    """
+    for what, values in (("probabilities", probabilities), ("distances", distances)):
+        if values is not None and (values.shape[1:] != (len(classes),) or not values.isfinite().all()):
+            raise LcaError(
+                f"the {what} are no finite numbers for each of {len(classes)} classes: training diverged, or the "
+                "model was damaged; go back to an earlier copy, or teach it anew"
+            )
     answers = []
     for number, row in enumerate(probabilities.cpu()):
         far = None if distances is None else dict(zip(classes, distances[number].tolist(), strict=True))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.files import Part, Stored, nbytes
+from lca.files import Part, Stored, nbytes, whole
 from lca.options import NamedOptions, one_of
 from lca.registry import Registry
 
@@ -104,7 +104,7 @@ class MlpOptions(HeadOptions):
     name: Literal["mlp"] = "mlp"
     bias: bool = False
     """Whether the last layer has a bias."""
-    hidden: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1, le=65_536)
     """Width of the hidden layer; by default the feature width."""
 
 
@@ -312,12 +312,16 @@ class GrowingHeads(nn.Module, Stored):
     def load(self, part: Part, meta: Any = None) -> None:
         self.tasks = nn.ModuleList()
         for number, entry in enumerate(meta["heads"]):
+            rows = part[f"{number}.weight" if f"{number}.weight" in part else f"{number}.output.weight"]
+            if whole(entry["classes"], 1) != len(rows):
+                raise LcaError(f"head {number} has {len(rows)} rows for {entry['classes']} classes")
             head = self.new_head(entry["classes"], torch.Generator(), choose_head(entry["options"]))
             for name, parameter in head.named_parameters():
                 stored = part[f"{number}.{name}"]
-                if stored.shape != parameter.shape:
+                if (stored.shape, stored.dtype) != (parameter.shape, parameter.dtype):
                     raise LcaError(
-                        f"head {number}: {name} has shape {tuple(stored.shape)}, expected {tuple(parameter.shape)}"
+                        f"head {number}: {name} has shape {tuple(stored.shape)} of {stored.dtype}, "
+                        f"expected {tuple(parameter.shape)} of {parameter.dtype}"
                     )
                 parameter.data = stored.clone()
             self.append(head)

@@ -42,9 +42,15 @@ class KeptModels:
         return {"format": FORMAT, **{key: self.results[key] for key in ("recipe", "versions", "machine")}}
 
     def open(self, task: int) -> ContinualClassifier:
-        """The model after a task."""
-        folder = self._folder / f"task-{task:02d}"
-        return ContinualClassifier.load(folder, device=self._device, weights=self._weights, progress=self._progress)
+        """The model after a task. The recipe of the run is the user's own: it may name weights, and a download."""
+        weights = self._weights or self.results["recipe"]["backbone"]["weights"]
+        return ContinualClassifier.load(
+            self._folder / f"task-{task:02d}",
+            device=self._device,
+            weights=weights,
+            progress=self._progress,
+            allow_download=True,
+        )
 
     def stream(self, model: ContinualClassifier) -> Stream:
         """The data of the run, in its tasks; read once."""

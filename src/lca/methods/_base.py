@@ -193,6 +193,10 @@ class Method(ABC):
         """Names of the classifiers that stand on the one backbone."""
         return ["default"]
 
+    def derives(self, branch: str) -> bool:
+        """Whether a branch's heads are computed from its statistics before the first answer, which takes a while."""
+        return False
+
     def finish_task(self) -> None:
         """Drop what only the steps of the finished task needed."""
         return

@@ -119,6 +119,9 @@ class Branched(Method):
     def branches(self) -> list[str]:
         return [each.name for each in self.options.align]
 
+    def derives(self, branch: str) -> bool:
+        return self.branch_set.options[branch].derived
+
     def statistics(self, branch: str) -> tuple[GaussianMemory, KnownDistances] | None:
         return self.branch_set.statistics(branch)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import lca
 from lca.errors import LcaError
 from lca.files import (
+    MANIFEST_LIMIT,
     check_part,
     has_state,
     hold,
@@ -26,12 +27,17 @@ from lca.files import (
     read_manifest,
     write_atomic,
 )
+from lca.guarded import content_of, keep_private
 from lca.progress import BarProgress, Progress
+from lca.stored_facts import check_facts
+from lca.text import terminal_text
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD, CONFIG = "README.md", "config.json"
+CARD_LIMIT, MODEL_LIMIT = 2**20, 16 * 2**30
+"""Bytes of a card, and of all parts of a model, that are downloaded at most."""
 HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 """What the hub's client has been built on."""
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
@@ -58,6 +64,7 @@ def push(
     if not has_state(folder):
         raise LcaError(f"{folder} is no model: there is no state.json in it")
     parts, meta = _checked(folder, folder)
+    card = _card(folder)
     backbone = meta["recipe"]["backbone"]
     if "backbone" not in parts and backbone["weights"] is not None:
         progress.line(
@@ -73,7 +80,7 @@ def push(
         api = _client(token, endpoint)
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
         files: dict[str, Path | bytes] = {path.name: path for path in parts.values()}
-        files |= _for_the_hub(folder, repo, parts, meta, widget) | photos | {"state.json": manifest_alone(folder)}
+        files |= _for_the_hub(repo, card, parts, meta, widget) | photos | {"state.json": manifest_alone(folder)}
         progress.line(f"uploading {len(files)} files to {repo}")
         stale = [name for name in api.list_repo_files(repo) if _is_ours(name) and name not in files]
         # not upload_folder: it may split a folder into several commits
@@ -103,7 +110,7 @@ def pull(
             raise LcaError(f"{folder} exists and is no model; choose another name")
         folder.rmdir()
     busy = f"another process is changing {folder}; wait for it to finish"
-    with hold(folder, busy) if known else nullcontext(), new_folder(folder.absolute()) as beside:
+    with hold(folder, busy) if known else nullcontext(), new_folder(folder.absolute(), private=True) as beside:
         _download(api, repo, beside, revision, progress)
         if known:
             _replace(folder, beside)
@@ -121,14 +128,18 @@ def _examples(
 
 
 def _for_the_hub(
-    folder: Path, repo: str, parts: Mapping[str, Path], meta: Mapping[str, Any], widget: Sequence[Mapping[str, Any]]
+    repo: str,
+    card: bytes | None,
+    parts: Mapping[str, Path],
+    meta: Mapping[str, Any],
+    widget: Sequence[Mapping[str, Any]],
 ) -> dict[str, bytes]:
     from lca.models.hub_card import hub_card, hub_config
 
-    card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else None
+    text = None if card is None else card.decode("utf-8", "replace")
     sizes = {part: path.stat().st_size for part, path in parts.items()}
     config = json.dumps(hub_config(meta), indent=1, ensure_ascii=False)
-    return {CARD: hub_card(card, repo, meta, sizes, widget).encode(), CONFIG: f"{config}\n".encode()}
+    return {CARD: hub_card(text, repo, meta, sizes, widget).encode(), CONFIG: f"{config}\n".encode()}
 
 
 def _is_ours(name: str) -> bool:
@@ -146,25 +157,53 @@ def _client(token: str | None, endpoint: str | None) -> "HfApi":
 def _download(api: "HfApi", repo: str, folder: Path, revision: str | None, progress: Progress) -> None:
     """The model's own files, of one commit, checked."""
     with _client_told(repo, progress, revision):
-        info = api.model_info(repo, revision=revision)
-        present = {each.rfilename for each in info.siblings or ()}
-        if "state.json" not in present:
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+        sizes = {each.rfilename: each.size or 0 for each in info.siblings or ()}
+        if "state.json" not in sizes:
             raise LcaError(f"{repo} holds no model of lca: there is no state.json in it")
+        _expect_at_most(MANIFEST_LIMIT, "state.json", sizes["state.json"], repo)
         api.hf_hub_download(repo, "state.json", revision=info.sha, local_dir=folder)
-        wanted = [path.name for path in read_manifest(folder)[0].values()] + [CARD]
+        parts, meta = read_manifest(folder)
+        check_facts(meta, repo)
+        if not parts or not meta["classes"]:
+            raise LcaError(f"{repo} holds a model that knows no class; there is nothing to pull")
+        wanted = [path.name for path in parts.values()] + [CARD]
+        _expect_at_most(CARD_LIMIT, CARD, sizes.get(CARD, 0), repo)
+        _expect_at_most(MODEL_LIMIT, "all parts", sum(sizes.get(name, 0) for name in {*wanted}), repo)
         progress.line(f"downloading {len(wanted) + 1} files from {repo}")
-        wanted += [CONFIG] * (CONFIG in present)  # it is what the hub counts; a model needs nothing of it
+        wanted += [CONFIG] * (CONFIG in sizes)  # it is what the hub counts; a model needs nothing of it
         patterns = [escape(name) for name in wanted]
         api.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
     rmtree(folder / ".cache", ignore_errors=True)  # the client's notes
-    write_atomic(folder / "state.json", manifest_alone(folder))  # no word of earlier states
+    for path in folder.iterdir():
+        if path.name not in {*wanted, "state.json"} or path.is_symlink() or not path.is_file():
+            raise LcaError(f"{repo}: {terminal_text(path.name)} is no file of a model")
+        keep_private(path)
+    _card(folder)
+    write_atomic(folder / "state.json", manifest_alone(folder), private=True)  # no word of earlier states
     (folder / CONFIG).unlink(missing_ok=True)
     _checked(folder, repo)
+
+
+def _expect_at_most(limit: int, what: str, size: int, repo: str) -> None:
+    if size > limit:
+        raise LcaError(f"{repo}: {what} has {size:,} bytes; at most {limit:,} are downloaded")
+
+
+def _card(folder: Path) -> bytes | None:
+    """The card, if there is one: a file of its own, no link to another."""
+    try:
+        return content_of(folder / CARD, CARD_LIMIT)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LcaError(f"{folder / CARD} cannot be used as a card: {error.strerror}") from error
 
 
 def _checked(folder: Path, where: object) -> tuple[dict[str, Path], dict[str, Any]]:
     """The manifest of a model whose parts are all there and have the content their names say."""
     parts, meta = read_manifest(folder)
+    check_facts(meta, where)
     for path in parts.values():
         check_part(path, where)
     return parts, meta

@@ -8,12 +8,14 @@ Later lessons move the backbone and the pooled covariance, and the images are go
 along, and they tell the typical leave-one-out distance of a class at any time: kept distances are scaled with it.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lca.files import Part, Stored, without
+from lca.errors import LcaError
+from lca.files import Part, Stored, whole, without
 
 EDGES = torch.cat([torch.arange(16) * 0.05, 0.8 + torch.arange(8) * 0.02, 0.96 + torch.arange(9) * 0.005]).double()
 """Of a class with many images, the middles of these quantile intervals are kept: finer where unknown things begin."""
@@ -130,7 +132,11 @@ class KnownDistances(Stored):
         known = meta["counts and typical distances"]
         self._values = {int(label): part[label].cpu() for label in known}
         self._counts = {int(label): count for label, (count, _) in known.items()}
-        self._typical = {int(label): typical for label, (_, typical) in known.items()}
+        self._typical = {int(label): float(typical) for label, (_, typical) in known.items()}
+        for label, values in self._values.items():
+            kept = min(whole(self._counts[label], 1), KEPT)
+            if values.shape != (kept,) or not (values >= 0).all() or not 0 <= self._typical[label] < math.inf:
+                raise LcaError(f"class {label}: there are not {kept} distances of known images")
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         return 4 * classes * min(images, KEPT)

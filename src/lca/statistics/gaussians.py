@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lca.errors import LcaError
-from lca.files import Part, Stored, without
+from lca.files import Part, Stored, whole, without
 from lca.options import Options
 from lca.statistics.drift import Transport
 from lca.statistics.left_out import LeftOut
@@ -355,10 +355,23 @@ class GaussianMemory(Stored):
     def load(self, part: Part, meta: Any = None) -> None:
         self.shared, self.residual = (part.get(name, _NO_ROWS) for name in ("shared", "residual"))
         self._pooled = None
+        counts = {int(label): whole(count, 1) for label, count in meta["counts"].items()}
         self.classes = {
-            int(label): Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"])
-            for label, count in meta["counts"].items()
+            label: Gaussian(count, part[f"{label}.mean"], part[f"{label}.factor"]) for label, count in counts.items()
         }
+        if self.classes:
+            self.expect(len(self.classes), len(self.classes[0].mean))
+
+    def expect(self, classes: int, width: int) -> None:
+        """An error unless there is a Gaussian for each of so many classes, of features of that width."""
+        tables = [each.factor for each in self.classes.values()]
+        tables += [rows for rows in (self.shared, self.residual) if rows is not _NO_ROWS]
+        if sorted(self.classes) != list(range(classes)) or any(
+            each.mean.shape != (width,) or each.mean.dtype != torch.float32 for each in self.classes.values()
+        ):
+            raise LcaError(f"there are no means for the labels 0 to {classes - 1} of features of width {width}")
+        if any(rows.shape[-1:] != (width,) or rows.ndim > 2 or rows.dtype != torch.float32 for rows in tables):
+            raise LcaError(f"there is a covariance that is none of features of width {width}")
 
     def _enter(self, label: int, gaussian: Gaussian) -> None:
         """Keep of a class what the options say. `shared`: the rows of its factor go to the one of all classes."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lca.errors import LcaError
 from lca.files import Part, Stored
 
 
@@ -43,6 +44,8 @@ class ClassMeans(Stored):
 
     def load(self, part: Part, meta: None = None) -> None:
         self.means, self.counts = part.get("means", torch.zeros(0, 0)), part.get("counts", torch.zeros(0))
+        if self.means.ndim != 2 or self.counts.shape != self.means.shape[:1] or not (self.counts >= 0).all():
+            raise LcaError(f"{tuple(self.means.shape)} means do not go with {tuple(self.counts.shape)} counts")
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         return 4 * classes * (self._side_by_side * width + 1)
