@@ -33,7 +33,7 @@ def logits(model):
 
 
 def same(one, two):
-    return list(one) == list(two) and all(torch.equal(one[key], two[key]) for key in one)
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
 def equal_states(one, two):

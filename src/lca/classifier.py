@@ -65,6 +65,7 @@ from lca.progress import Progress, progress_or_default
 from lca.randomness import generator
 from lca.received import check_tensors, checked_recipe, fits
 from lca.recipe import Recipe, named_recipe
+from lca.stored_facts import check_facts
 from lca.text import count
 from lca.training.setting import Given, Setting
 
@@ -259,7 +260,9 @@ class ContinualClassifier:
         earlier, where = self._earlier[-1], Path("the earlier state")
         with self._all_or_nothing(), fits(where):
             taken, state = self.history[-1], earlier.state()
-            check_tensors(state.parts, where)
+            if earlier.parts is None:  # it was read from a folder, which may be a stranger's
+                check_facts(state.meta, where)
+                check_tensors(state.parts, where)
             self.load_state(state)
         self._earlier.pop()
         return taken
@@ -375,8 +378,11 @@ class ContinualClassifier:
     def state(self) -> State:
         """Everything but the backbone's own weights, which the recipe and a hash name."""
         state = self.method.state()
+        recipe = self.recipe.dump()
+        if self.recipe.backbone.weights is not None:  # nobody needs to know where they lay
+            recipe["backbone"]["weights"] = self.recipe.backbone.weights.name
         state.meta = {
-            "recipe": self.recipe.dump(),
+            "recipe": recipe,
             "view": self.view.model_dump(mode="json"),
             "backbone": self.backbone.fingerprint,
             "preprocessing": asdict(self.backbone.preprocessing),
@@ -414,8 +420,6 @@ class ContinualClassifier:
         if self.bundle:
             state.parts["backbone"], most = self._weights, 0
             state.meta["recipe"]["backbone"]["weights"] = None
-        elif self.recipe.backbone.weights is not None:  # nobody needs to know where they lay
-            state.meta["recipe"]["backbone"]["weights"] = self.recipe.backbone.weights.name
         save_with(folder, state, leading_back(self._earlier, len(self.history), most), ROOM)
         write_atomic(folder / "README.md", model_card(facts_of(state.meta, sizes, self.bundle)).encode(), private=True)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from lca.files import Part, State, commit, part_file, read_kept, read_parts, write_atomic, write_parts
-from lca.stored_facts import check_facts
 
 KEEP = 5
 """How many are kept unless something else is asked for."""
@@ -115,8 +114,6 @@ def earlier_in(folder: Path) -> list[Earlier]:
     """The earlier states that a folder keeps, oldest first; no tensor is read."""
     place = folder.resolve()
     found = read_kept(folder)
-    for _, meta in found:
-        check_facts(meta, folder)
     return [Earlier(meta, None, place, {part: path.name for part, path in files.items()}) for files, meta in found]
 
 

@@ -103,12 +103,17 @@ def merge_classes_command(
         learner.keep = keep
         learner.merge_classes(a, b, name)
         learner.save(model)
-    print(
-        f"{model}: {terminal_text(a)} and {terminal_text(b)} are one class now, {terminal_text(learner.history[-1].name or '')}; it knows {_classes(learner)}"
-    )
+    both, one = f"{terminal_text(a)} and {terminal_text(b)}", terminal_text(learner.history[-1].name or a)
+    print(f"{model}: {both} are one class now, {one}; it knows {_classes(learner)}")
 
 
-def undo_command(model: Model, weights: Weights = None, device: Device = None, quiet: Quiet = False) -> None:
+def undo_command(
+    model: Model,
+    weights: Weights = None,
+    allow_download: AllowDownload = False,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
     """Take back the last change of a model, exactly: a lesson, or what forget, rename and merge-classes did.
 
     Given again, it takes back the change before. `lca info` says how many can be taken back: five, unless --keep of
