@@ -48,7 +48,7 @@ from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
-UNKNOWN_AT = 99.0
+UNKNOWN_AT = 98.0
 _ANSWERED_AT_ONCE = 2048
 """Features: a quadratic head needs a number for each of them and every row of every class."""
 
@@ -214,7 +214,7 @@ class ContinualClassifier:
     def knows_distances(self) -> bool:
         """Whether there are statistics that say how far an image lies from every class."""
         statistics = self.method.statistics(self.branch)
-        return statistics is not None and statistics[1].table() is not None
+        return statistics is not None and statistics[1].can_tell
 
     @property
     def working_size(self) -> int:

@@ -50,3 +50,7 @@ class LeftOut:
             within[images[order], place] = spread[order]
             lost = torch.cat([lost, within], dim=1)
         return cls(rest, (features[:n] if asked is None else asked.double()) - rest, lost, count[:, 0] - 1)
+
+    def of_rows(self, rows: Tensor) -> "LeftOut":
+        """That of some of the images."""
+        return LeftOut(self.means[rows], self.apart[rows], self.lost[rows], self.left[rows])
