@@ -179,8 +179,8 @@ class ContinualClassifier:
     ) -> list[Prediction]:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
-        An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
-        did. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
+        An image is called unknown when it is as unlike the known images as few of these themselves: about 100 less
+        `unknown_at` per cent of them would be. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
         """
         answers = self.try_predict(images, branch, unknown_at)
         left_out = [each for each in answers if isinstance(each, LeftOut)]
@@ -206,7 +206,7 @@ class ContinualClassifier:
         answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
-            [Answer(truth, a.label, a.probability, a.unknown) for truth, a in zip(truths, answers, strict=True)],
+            [Answer(truth, a.label, a.probability, a.unknown, a.distance) for truth, a in zip(truths, answers, strict=True)],
             tuple(self.classes),
         )
 
@@ -382,7 +382,8 @@ class ContinualClassifier:
         for branch in self.method.branches():
             logits = self.logits(features, branch).cpu()
             self.temperatures[branch] = fit_temperature(logits, labels, self.temperatures.get(branch, 1.0))
-        self.method.correct_distances(features, labels)
+        if lesson.effort == "thorough":  # else the backbone was not fitted on the images that were learnt
+            self.method.correct_distances(features, labels)
         probability, answer = self.probabilities(features).cpu().max(1)
         distances = self.method.percentiles(features, self.branch)
         return replace(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lca.evaluation.calibration import calibration_error
+from lca.evaluation.detection import detection
 from lca.evaluation.intervals import wilson_interval
 
 
@@ -19,6 +20,8 @@ class Answer:
     label: str
     probability: float
     unknown: bool
+    distance: float | None = None
+    """How unlike known images it is; None where nothing tells."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,14 @@ class Evaluation:
         counts = Counter((each.truth, each.label) for each in self.known if each.truth != each.label)
         return [(*pair, times) for pair, times in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
+    def unknown_detection(self) -> dict[str, float] | None:
+        """How well the distances tell OOD images from known ones (`detection`), in per cent; None without images of
+        both kinds, or without distances."""
+        known, ood = ([each.distance for each in answers] for answers in (self.known, self.ood))
+        if not known or not ood or None in (*known, *ood):
+            return None
+        return detection(torch.tensor(known), torch.tensor(ood))
+
     def as_json(self) -> dict[str, Any]:
         """All of it, in per cent where it is a share."""
         known, ood = self.known, self.ood
@@ -72,6 +83,7 @@ class Evaluation:
             "called_unknown": _percent([each.unknown for each in known]),
             "ood": len(ood),
             "ood_called_unknown": _percent([each.unknown for each in ood]),
+            "unknown_detection": self.unknown_detection(),
             "by_class": {name: list(counts) for name, counts in self.by_class().items()},
             "confusions": [list(each) for each in self.confusions()],
         }

@@ -7,10 +7,14 @@ nearer to a class or to the background, J = (d - b) / 2. Every image that is lea
 not been, and a few quantiles of the answers are kept per class. What exceeds nearly all of them in z or J is unknown.
 
 Later lessons move the backbone, the pooled covariance and the middle, and the images are gone by then. But the
-Gaussians move along, and they tell the typical s and J of a class at any time: kept ones are shifted with them.
+Gaussians move along, and they tell the typical s and J of a class at any time: kept ones are shifted with them. While a
+covariance knows few images, leaving one of them out changes it much, and the scores of a class lie far apart: with q
+the mean square distance of its images to its mean, one that is left out is at d = q / (1 - k q), so δ in q makes
+δ / (1 - k q)², about δ (d / q)². The kept scores are drawn together as q (d / q)² falls.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +22,7 @@ from torch import Tensor
 from lca.files import Part, Stored, without
 from lca.statistics.drift import Transport
 from lca.statistics.gaussians import GaussianMemory
-from lca.statistics.quantiles import KEPT, Distribution, sketched, weights
+from lca.statistics.quantiles import KEPT, Distribution, kept, weights
 from lca.statistics.surroundings import Surroundings, left_out_surroundings, surroundings, typical_surroundings
 
 MIDDLE = 0.6
@@ -34,6 +38,24 @@ FORMAT = 2
 """Of what is kept here; the first one knew no background."""
 
 
+class Typical(NamedTuple):
+    """Of a class: s, J and d of a typical image as if it had not been learnt, and how far such scores lie apart,
+    d² / q, with q the mean square distance of its images to its mean."""
+
+    s: float
+    j: float
+    d: float
+    spread: float
+
+
+def typical_scores(memory: GaussianMemory, background: Tensor) -> dict[int, Typical]:
+    """Of every class that has a spread to measure with, by label."""
+    where = typical_surroundings(memory, background)
+    (s, j), d = _scores(where), where.classes
+    rows = torch.cat([s, j, d, d.square() / memory.typical_spreads()[:, None]], dim=1)
+    return {label: Typical(*row) for label, row in enumerate(rows.tolist()) if row[2] > 0}
+
+
 class KnownDistances(Stored):
     """The scores of known images, by label, and the background that they are told from.
 
@@ -43,9 +65,9 @@ class KnownDistances(Stored):
 
     def __init__(self) -> None:
         self.families, self.spoilt, self.photos = _NOTHING, _NOTHING, 0
-        self._values: dict[int, Tensor] = {}  # (2, kept): s and J, each in order
+        self._values: dict[int, Tensor] = {}  # (3, kept): s in order, which class was nearest, and J in order
         self._counts: dict[int, int] = {}
-        self._typical: dict[int, tuple[float, float, float]] = {}  # s, J and d
+        self._typical: dict[int, Typical] = {}
         self._tables: Tables | None = None  # until the next change
 
     @property
@@ -71,26 +93,27 @@ class KnownDistances(Stored):
             self.spoilt = move.means(self.spoilt)
 
     def rescale(self, memory: GaussianMemory) -> None:
-        """Bring the kept scores to the present: shift them by the change of what is typical of their class."""
+        """Bring the kept scores to the present: shift them by the change of what is typical of their class, and draw
+        them together around it."""
         self._tables = None
-        now = typical_surroundings(memory, self.background)
-        for label, (s, j, d) in enumerate(torch.cat([*_scores(now), now.classes], dim=1).tolist()):
-            if not d > 0:  # NaN: there is no spread to measure with
-                continue
+        for label, now in typical_scores(memory, self.background).items():
             if label in self._values:
-                before_s, before_j, _ = self._typical[label]
-                self._values[label] = self._values[label] + torch.tensor([[s - before_s], [j - before_j]])
-            self._typical[label] = (s, j, d)
+                before, (s, nearest, j) = self._typical[label], self._values[label]
+                share = now.spread / before.spread
+                s, j = now.s + share * (s - before.s), now.j + share * (j - before.j)
+                self._values[label] = torch.stack([s, nearest, j])
+            self._typical[label] = now
 
     def learn(self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None = None) -> None:
         """Add images that were just learnt, each as if it had not been; arguments are as for `left_out_surroundings`."""
         found = left_out_surroundings(memory, features, labels, self.background, images)
-        scores, own = torch.stack([each[:, 0] for each in _scores(found)]), labels[: len(found.centre)]
+        scores, own = _at_nearest(found), labels[: len(found.centre)]
         for label in own.unique().tolist():
             self.observe(label, scores[:, own == label])
 
     def observe(self, label: int, scores: Tensor) -> None:
-        """Add the scores (2, n) of images of one class: s and J; NaN, of a class with a single image, is left out."""
+        """Add the scores (3, n) of images of one class: s, the label of the nearest class, and J. NaN, of a class with
+        a single image, is left out."""
         self._tables = None
         values = scores[:, ~scores.isnan().any(0)].double().cpu()
         if label not in self._typical or not values.shape[1]:
@@ -100,7 +123,8 @@ class KnownDistances(Stored):
             values = torch.cat([self._values[label].double(), values], dim=1)
             counted = torch.cat([weights(self._counts[label]), counted])
         self._counts[label] = round(float(counted.sum()))
-        self._values[label] = torch.stack([sketched(row, counted) for row in values])
+        by_s, by_j = kept(values[0], counted), kept(values[2], counted)
+        self._values[label] = torch.cat([values[:2, by_s], values[2:, by_j]]).float()
 
     def correct(self, memory: GaussianMemory, features: Tensor, labels: Tensor) -> None:
         """Shift the scores of the classes `labels` (n,) by what images of them that were held out show.
@@ -113,17 +137,21 @@ class KnownDistances(Stored):
         if not chosen.any():
             return
         self._tables = None
-        found = surroundings(memory, features[chosen.to(features.device)].cpu(), self.background)
-        nearest = Surroundings(found.classes.amin(1, keepdim=True), found.centre, found.background)
-        measured = torch.cat(_scores(nearest), dim=1).mean(0)
+        measured = _at_nearest(surroundings(memory, features[chosen.to(features.device)].cpu(), self.background))
         counted = torch.cat([weights(self._counts[label]) for label in present])
         expected = torch.cat([self._values[label].double() for label in present], dim=1) @ counted / counted.sum()
         share = int(chosen.sum()) / (int(chosen.sum()) + STEADINESS)
+        shift = (share * (measured.mean(1) - expected)).float()
+        shift[1] = 0
         for label in present:
-            self._values[label] = self._values[label] + (share * (measured - expected)).float()[:, None]
+            self._values[label] = self._values[label] + shift[:, None]
 
     def forget(self, label: int) -> None:
+        """Images to which the class was the nearest are taken for nearest to their own."""
         self._tables = None
+        for own, (_, nearest, _) in self._values.items():
+            nearest[nearest == label] = own
+            nearest -= (nearest > label).float()
         self._values, self._counts = without(label, self._values), without(label, self._counts)
         self._typical = without(label, self._typical)
 
@@ -167,63 +195,66 @@ class KnownDistances(Stored):
         known = meta["counts and typical scores" if "format" in meta else "counts and typical distances"]
         self._values = {int(label): part[label].cpu() for label in known if label in part}
         self._counts = {int(label): count for label, (count, *_) in known.items() if label in part}
-        self._typical = {int(label): tuple(typical) for label, (_, *typical) in known.items()}
+        if "format" in meta:
+            self._typical = {int(label): Typical(*typical) for label, (_, *typical) in known.items()}
 
     def adopt(self, memory: GaussianMemory, families: Tensor) -> None:
         """Make scores of the distances that an earlier version kept, which knew no background: of every image its own
         d, and the e and b that are typical of its class."""
         self.see(families)
-        typical = typical_surroundings(memory, self.background)
-        scores = torch.cat([*_scores(typical), typical.classes], dim=1)
-        usable = {label: row for label, row in enumerate(scores.tolist()) if row[2] > 0}
-        self._values = {label: each for label, each in self._values.items() if label in usable}
-        self._counts = {label: each for label, each in self._counts.items() if label in usable}
-        for label, kept in self._values.items():
-            s, j, d = usable[label]
-            self._values[label] = torch.stack([s + kept - d, j + (kept - d) / 2])
-        self._typical = {label: (row[0], row[1], row[2]) for label, row in usable.items()}
+        self._typical = typical_scores(memory, self.background)
+        self._values = {label: each for label, each in self._values.items() if label in self._typical}
+        self._counts = {label: each for label, each in self._counts.items() if label in self._typical}
+        for label, distances in self._values.items():
+            usual, nearest = self._typical[label], torch.full_like(distances, label)
+            apart = distances - usual.d
+            self._values[label] = torch.stack([usual.s + apart, nearest, usual.j + apart / 2])
 
     def expected_bytes(self, tasks: int, classes: int, images: int, width: int) -> int:
         """Without the background: how many means it has is up to who shows it."""
-        return 8 * classes * min(images, KEPT)
+        return 4 * classes * 3 * min(images, KEPT)
 
 
+@dataclass(frozen=True)
 class Tables:
     """What the scores of an image are compared with: the distributions of z and J over all images, and the mean m_c and
     deviation σ_c of s in every class (classes,).
 
-    Both count `PRIOR` images beside the n of the class: with the mean of all images, and the pooled variance v around
-    the class means. m_c = (n s̄_c + 30 s̄) / (n + 30), σ_c² = (n v_c + 30 v) / (n + 30).
+    A class has the images to which it is the nearest. Both count `PRIOR` images beside these n: with the mean of all
+    images, and the pooled variance v around the class means. m_c = (n s̄_c + 30 s̄) / (n + 30),
+    σ_c² = (n v_c + 30 v) / (n + 30).
     """
 
-    def __init__(self, z: Distribution, j: Distribution, means: Tensor, deviations: Tensor) -> None:
-        self.z, self.j, self.means, self.deviations = z, j, means, deviations
+    z: Distribution
+    j: Distribution
+    means: Tensor
+    deviations: Tensor
 
     @classmethod
     def of(
         cls,
         values: dict[int, Tensor],
         counts: dict[int, int],
-        typical: dict[int, tuple[float, float, float]],
+        typical: dict[int, Typical],
         classes: int,
     ) -> "Tables":
-        counted = {label: weights(counts[label]) for label in values}
-        number = torch.zeros(classes, dtype=torch.float64)
-        average, variance = torch.zeros_like(number), torch.zeros_like(number)
-        for label, (s, _) in values.items():
-            number[label] = counts[label]
-            average[label], variance[label] = _moments(s.double(), counted[label])
-        total, apart = number.sum(), torch.tensor([typical[label][2] for label in values]).double().mean()
-        freedom = int(total) - len(values)
-        pooled = _spread((number * variance).sum() / max(freedom, 1), freedom, float(apart)) ** 2
-        middle = (number * average).sum() / total
-        means = (number * average + PRIOR * middle) / (number + PRIOR)
-        deviations = ((number * variance + PRIOR * pooled) / (number + PRIOR)).sqrt()
-        everything = torch.cat(list(counted.values()))
-        z = torch.cat([(values[label][0].double() - means[label]) / deviations[label] for label in values])
-        j = torch.cat([values[label][1].double() for label in values])
-        of_z = Distribution.of(z, everything, _spread(_moments(z, everything)[1], freedom, 2.0))
-        of_j = Distribution.of(j, everything, _spread(_moments(j, everything)[1], freedom, float(apart)))
+        s, nearest, j = torch.cat(list(values.values()), dim=1).double()
+        near, counted = nearest.long(), torch.cat([weights(counts[label]) for label in values])
+
+        def summed(some: Tensor) -> Tensor:
+            return some.new_zeros(classes).index_add_(0, near, some)
+
+        number = summed(counted)
+        average = summed(counted * s) / number.clamp(min=1)
+        squares = summed(counted * (s - average[near]).square())
+        freedom = int(number.sum()) - int((number > 0).sum())
+        apart = sum(typical[label].d for label in values) / len(values)
+        pooled = _spread(squares.sum() / max(freedom, 1), freedom, apart) ** 2
+        means = (number * average + PRIOR * (counted * s).sum() / number.sum()) / (number + PRIOR)
+        deviations = ((squares + PRIOR * pooled) / (number + PRIOR)).sqrt()
+        z = (s - means[near]) / deviations[near]
+        of_z = Distribution.of(z, counted, _spread(_variance(z, counted), freedom, 2.0))
+        of_j = Distribution.of(j, counted, _spread(_variance(j, counted), freedom, apart))
         return cls(of_z, of_j, means, deviations)
 
 
@@ -235,10 +266,16 @@ def _scores(where: Surroundings) -> tuple[Tensor, Tensor]:
     return where.classes - MIDDLE * where.centre[:, None], (where.classes - where.background[:, None]) / 2
 
 
-def _moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and variance."""
+def _at_nearest(where: Surroundings) -> Tensor:
+    """s, the label of the nearest class, and J: (3, n)."""
+    nearest = where.classes.argmin(1, keepdim=True)
+    s, j = (each.gather(1, nearest)[:, 0] for each in _scores(where))
+    return torch.stack([s, nearest[:, 0].to(s), j])
+
+
+def _variance(values: Tensor, weights: Tensor) -> Tensor:
     mean = (weights * values).sum() / weights.sum()
-    return mean, (weights * (values - mean).square()).sum() / weights.sum()
+    return (weights * (values - mean).square()).sum() / weights.sum()
 
 
 def _spread(variance: Tensor, freedom: int, typical: float) -> float:

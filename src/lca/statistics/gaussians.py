@@ -21,7 +21,7 @@ from lca.errors import LcaError
 from lca.files import Part, Stored, without
 from lca.options import Options
 from lca.statistics.drift import Transport
-from lca.statistics.left_out import LeftOut
+from lca.statistics.left_out import LeftOut, LeftOutMetric
 
 log = logging.getLogger(__name__)
 
@@ -253,37 +253,22 @@ class GaussianMemory(Stored):
     def leave_one_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> Tensor:
         """The squared distance of learnt images to their own classes, each as if it had not been learnt: (n,).
 
-        `images` tells which image each row is a view of, as for `LeftOut.of`; by default each is one. NaN is as in
-        `left_out_distances`.
+        `images` tells which image each row is a view of, as for `LeftOut.of`; by default each is one. NaN where nothing
+        is left to measure with: one image, or two of the only class with any spread.
         """
-        without, (_, axes) = self.left_out(features, labels, images), self.pooled().spectrum
-        return self.left_out_distances(without, (without.apart @ axes.cpu())[:, None])[:, 0].float()
+        without = self.left_out(features, labels, images)
+        return self.left_out_metric(without).between(without.apart, torch.zeros_like(without.apart)).float()
 
     def left_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> LeftOut:
         """What the statistics would be without each of some learnt images."""
         return LeftOut.of(features.cpu(), labels.cpu(), self.means().cpu(), self.counts(), images)
 
-    def left_out_distances(self, without: LeftOut, apart: Tensor) -> Tensor:
-        """|v|² of vectors (n, k, d), k for each of n learnt images, under the covariance without this image: (n, k).
-
-        The vectors are given along the axes of the pooled scatter, its eigenvectors. There the shrunk covariance is
-        diagonal, and Woodbury's formula takes the loss of an image's rows into account. Where the factors do not hold every image exactly (`diagonal`, rank, energy), nothing
-        is lost. NaN where nothing is left to measure with: one image, or two of the only class with any spread.
-        """
-        exact = self.is_exact
-        values, vectors = (each.cpu() for each in self.pooled().spectrum)
+    def left_out_metric(self, without: LeftOut) -> LeftOutMetric:
+        """The pooled, shrunk covariance without each of these images. Where the factors do not hold every image exactly
+        (`diagonal`, rank, energy), nothing is lost."""
+        exact, (values, axes) = self.is_exact, (each.cpu() for each in self.pooled().spectrum)
         freedom = max(self.pooled().freedom - exact, 1)
-        lost = without.lost @ vectors * exact
-        gone = lost.square().sum((1, 2))
-        share = (1 - SHRINKAGE) / freedom
-        level = SHRINKAGE * (values.sum() - gone) / (freedom * len(values)) + self.options.ridge + _FLOOR
-        spectrum = share * values.clamp(min=0) + level[:, None]
-        scaled = lost / spectrum[:, None]
-        left, axes = torch.linalg.eigh(torch.eye(lost.shape[1]).to(lost) - share * scaled @ lost.mT)
-        gained = (axes.mT @ scaled @ apart.mT).square() / left.clamp(min=1e-6)[:, :, None]  # > 0, but for rounding
-        distances = (apart.square() / spectrum[:, None]).sum(2) + share * gained.sum(1)
-        measurable = (without.left > 0) & (values.sum() - gone >= 1e-6 * values.sum())
-        return distances.where(measurable[:, None], torch.nan)
+        return LeftOutMetric(without, values, axes, freedom, SHRINKAGE, self.options.ridge + _FLOOR, exact)
 
     def typical_distances(self) -> Tensor:
         """The leave-one-out distance of an image that lies as far from its class as its images do on average:
@@ -308,7 +293,7 @@ class GaussianMemory(Stored):
         return (without.square() * distances / left).where(measurable, torch.nan).float()
 
     def typical_spreads(self) -> Tensor:
-        """tr(Scatter_c Σ⁻¹) / n_c of every class, Σ the pooled, shrunk covariance: (classes,), in float64."""
+        """q = tr(Scatter_c Σ⁻¹) / n_c of every class, Σ the pooled, shrunk covariance: (classes,), in float64."""
         values, vectors = (each.cpu() for each in self.pooled().spectrum)
         freedom = max(self.pooled().freedom, 1)
         level = SHRINKAGE * values.sum() / (freedom * len(values)) + self.options.ridge + _FLOOR

@@ -16,13 +16,13 @@ def weights(count: int) -> Tensor:
     return torch.ones(count, dtype=torch.float64) if count <= KEPT else count * EDGES.diff()
 
 
-def sketched(values: Tensor, weights: Tensor) -> Tensor:
-    """At most `KEPT` of weighted values (n,), in order."""
-    values, order = values.double().sort()
-    if len(values) > KEPT:
-        inside = (weights[order].cumsum(0) - weights[order] / 2) / weights.sum()
-        values = values[torch.searchsorted(inside, (EDGES[1:] + EDGES[:-1]) / 2).clamp(max=len(values) - 1)]
-    return values.float()
+def kept(values: Tensor, weights: Tensor) -> Tensor:
+    """The places of those of weighted values (n,) that are kept, at most `KEPT`, in the order of the values."""
+    order = values.argsort(stable=True)
+    if len(values) <= KEPT:
+        return order
+    inside = (weights[order].cumsum(0) - weights[order] / 2) / weights.sum()
+    return order[torch.searchsorted(inside, (EDGES[1:] + EDGES[:-1]) / 2).clamp(max=len(values) - 1)]
 
 
 @dataclass(frozen=True)
