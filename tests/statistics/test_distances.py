@@ -132,7 +132,7 @@ def test_scores_follow_what_is_typical_of_their_class():
     """A new lesson changes covariance, middle and counts; what is kept of old classes moves by the change alone, and is
     drawn together as d² / q is."""
     draw = drawing(5)
-    taught = Taught(lesson(draw, (12, 40)))
+    taught = Taught(lesson(draw, (6, 9)))
     before = {label: values.clone() for label, values in taught.known._values.items()}
 
     def typical():
