@@ -17,7 +17,7 @@ moves in every lesson.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -87,7 +87,9 @@ ROWS = {
 Features = dict[str, Tensor]
 
 
-def features_of(folder: Path, name: str, centre_crop: float, extractor: FeatureExtractor, progress: Progress) -> Features:
+def features_of(
+    folder: Path, name: str, centre_crop: float, extractor: FeatureExtractor, progress: Progress
+) -> Features:
     """Of the photos of a set: those to teach, those to ask about, and these spoilt and damaged."""
     scaling, found = extractor.preprocessing, {}
 
@@ -187,7 +189,7 @@ class Taught:
         self.order = [self.known[place] for place in order]
         width = photos["train"].shape[1]
         trunk = GrowingHeads(width, LinearOptions(bias=True))
-        self.branches = BranchSet(BranchedOptions(name="frozen").align, trunk)  # type: ignore[arg-type]
+        self.branches = BranchSet(BranchedOptions(name="frozen").align, trunk)
         kept = torch.tensor([family not in left_out for family in FAMILIES])
         families = pictures["background"].unflatten(0, (-1, PICTURES)).mean(1)[kept]
         for lesson in torch.arange(len(self.order)).chunk(LESSONS):
@@ -274,26 +276,32 @@ def moving(folder: Path, name: str, seed: int, progress: Progress) -> dict[str, 
 
 
 def show(content: Mapping[str, Any]) -> str:
-    header = ["called unknown, %", *(f"{case['backbone']}, {case['taught']}" for case in content["cases"])]
-    rows = [[meaning, *_cells(content["cases"], lambda seed, key=key: seed.get(key))] for key, meaning in ROWS.items()]
-    return markdown_table(header, rows)
+    cases = content["cases"]
+    header = ["called unknown, %", *(f"{case['backbone']}, {case['taught']}" for case in cases)]
+    return markdown_table(header, [[meaning, *(_cell(case, key) for case in cases)] for key, meaning in ROWS.items()])
 
 
 def show_left_out(content: Mapping[str, Any]) -> str:
     cases = [case for case in content["cases"] if all("left out" in seed for seed in case["seeds"].values())]
     header = ["left out, and asked about: called unknown, %", *(case["taught"] for case in cases)]
     rows = [
-        [f"{group}: {', '.join(families)}", *_cells(cases, lambda seed, group=group: seed["left out"][group]["group"])]
+        [f"{group}: {', '.join(families)}", *(_cell(case, "left out", group, "group") for case in cases)]
         for group, families in GROUPS.items()
     ]
     return markdown_table(header, rows)
 
 
-def _cells(cases: Sequence[Mapping[str, Any]], value: Callable[[Mapping[str, Any]], float | None]) -> Iterator[str]:
-    for case in cases:
-        values = [each for seed in case["seeds"].values() if (each := value(seed)) is not None]
-        mean, deviation = mean_and_deviation(values) if values else (None, None)
-        yield "" if mean is None else f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
+def _cell(case: Mapping[str, Any], *keys: str) -> str:
+    """Mean and deviation over the seeds of what the keys lead to; empty where that was not measured."""
+    values = []
+    for seed in case["seeds"].values():
+        for key in keys:
+            seed = seed.get(key) if seed is not None else None
+        values.append(seed)
+    if None in values:
+        return ""
+    mean, deviation = mean_and_deviation(values)
+    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Models of every format that was written load and name the same classes. `old/` holds small ones beside their answers."""
+"""Models of every format that was written load and answer the same. `old/` holds small ones beside their answers."""
 
 import json
 import shutil

@@ -121,9 +121,9 @@ def _calibration(facts: Mapping[str, Any]) -> str:
 
 _TOLD = """
 
-An image is called unknown when it is more unlike what was learnt than nearly all of that is, or more like a background \
-of generated pictures (noise, blank colours, walls, patterns, writing) and spoilt photos. So emptiness and most things of \
-other kinds are noticed. A thing much like a known class, such as a breed never seen, mostly is not."""
+An image is called unknown when it is more unlike what was learnt than nearly all of that is, or more like a \
+background of generated pictures (noise, blank colours, walls, patterns, writing) and spoilt photos. So emptiness and \
+most things of other kinds are noticed. A thing much like a known class, such as a breed never seen, mostly is not."""
 
 
 def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:

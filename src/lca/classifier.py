@@ -180,7 +180,8 @@ class ContinualClassifier:
         """For every image the most probable class, all probabilities, and whether it is like anything known.
 
         An image is called unknown when it is as unlike the known images as few of these themselves: about 100 less
-        `unknown_at` per cent of them would be. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
+        `unknown_at` per cent of them would be. `docs/trust.md` says what that means and what it does not. An image that
+        cannot be read is an error.
         """
         answers = self.try_predict(images, branch, unknown_at)
         left_out = [each for each in answers if isinstance(each, LeftOut)]
@@ -206,7 +207,10 @@ class ContinualClassifier:
         answers = self._answers(images, branch, unknown_at)
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
-            [Answer(truth, a.label, a.probability, a.unknown, a.distance) for truth, a in zip(truths, answers, strict=True)],
+            [
+                Answer(truth, a.label, a.probability, a.unknown, a.distance)
+                for truth, a in zip(truths, answers, strict=True)
+            ],
             tuple(self.classes),
         )
 

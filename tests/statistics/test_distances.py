@@ -33,12 +33,12 @@ class Taught:
             self.teach(lesson, background if number == 0 else None)
 
     def teach(self, lesson, background=None):
-        rows, labels = torch.cat(list(lesson.values())), [[label] * len(some) for label, some in lesson.items()]
+        rows, counts = torch.cat(list(lesson.values())), torch.tensor([len(some) for some in lesson.values()])
         for label, some in lesson.items():
             self.memory.observe(label, some)
         self.known.see(background)
         self.known.rescale(self.memory)
-        self.known.learn(self.memory, rows, torch.tensor(sum(labels, [])))
+        self.known.learn(self.memory, rows, torch.tensor(list(lesson)).repeat_interleave(counts))
         return self
 
     def ask(self, features):
@@ -80,9 +80,7 @@ def test_the_distance_is_that_of_the_definition():
     asked = torch.cat([draw(0, 20), draw(2, 20), BACKGROUND, 20 * torch.randn(20, WIDTH)])
     where = surroundings(taught.memory, asked, BACKGROUND)
     new_s, new_j = (each.numpy() for each in scores(where))
-    p = np.minimum(
-        share_above(z, (new_s - means) / np.sqrt(variances), z.std()), share_above(j, new_j, j.std())
-    )
+    p = np.minimum(share_above(z, (new_s - means) / np.sqrt(variances), z.std()), share_above(j, new_j, j.std()))
     expected = 100 * (1 - np.minimum(1, 2 * p)).clip(max=0.99999)
     nearest = where.classes.argmin(1).numpy()
     found = taught.ask(asked).numpy()

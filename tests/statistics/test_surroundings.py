@@ -12,7 +12,9 @@ BACKGROUND = 4 * torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(7
 
 def drawn(counts=(7, 4, 9), seed=0, apart=3.0):
     random = torch.Generator().manual_seed(seed)
-    return [apart * torch.randn(WIDTH, generator=random) + torch.randn(count, WIDTH, generator=random) for count in counts]
+    return [
+        apart * torch.randn(WIDTH, generator=random) + torch.randn(count, WIDTH, generator=random) for count in counts
+    ]
 
 
 def memory_of(classes, **options):
@@ -75,18 +77,24 @@ def test_what_is_typical_is_about_the_mean_over_the_images(counts):
     classes = drawn(counts)
     memory = memory_of(classes)
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
-    found, each = typical_surroundings(memory, BACKGROUND[:1]), left_out_surroundings(
-        memory, torch.cat(classes), labels, BACKGROUND[:1]
+    found, each = (
+        typical_surroundings(memory, BACKGROUND[:1]),
+        left_out_surroundings(memory, torch.cat(classes), labels, BACKGROUND[:1]),
     )
     rough = 0.03 if counts[0] == 60 else 0.12
     for label in range(3):
         assert float(found.centre[label]) == pytest.approx(float(each.centre[labels == label].mean()), rel=rough)
-        assert float(found.background[label]) == pytest.approx(float(each.background[labels == label].mean()), rel=rough)
+        assert float(found.background[label]) == pytest.approx(
+            float(each.background[labels == label].mean()), rel=rough
+        )
     torch.testing.assert_close(found.classes[:, 0].float(), memory.typical_distances())
     assert typical_surroundings(memory_of(drawn((1, 8))), BACKGROUND).classes[0].isnan()
 
 
 def test_a_typical_image_is_told_by_the_nearest_mean_of_the_background():
     memory = memory_of(drawn())
-    found, each = typical_surroundings(memory, BACKGROUND), [typical_surroundings(memory, row[None]) for row in BACKGROUND]
+    found, each = (
+        typical_surroundings(memory, BACKGROUND),
+        [typical_surroundings(memory, row[None]) for row in BACKGROUND],
+    )
     torch.testing.assert_close(found.background, torch.stack([one.background for one in each]).amin(0))

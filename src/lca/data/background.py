@@ -49,9 +49,7 @@ def one_of_each(images: ImageSet) -> Tensor:
     return torch.stack([images.rows_of(label)[0] for label in images.labels.unique().tolist()])
 
 
-def spoilt(
-    images: ImageSet, rows: Tensor, size: int, interpolation: str, centre_crop: float, draws: Draws
-) -> Pixels:
+def spoilt(images: ImageSet, rows: Tensor, size: int, interpolation: str, centre_crop: float, draws: Draws) -> Pixels:
     """Images of these numbers spoilt: all of them far out of focus, then all in the dark, then all from so near that
     nothing can be told."""
     pixels = images.batch(rows)

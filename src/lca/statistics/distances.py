@@ -105,7 +105,7 @@ class KnownDistances(Stored):
             self._typical[label] = now
 
     def learn(self, memory: GaussianMemory, features: Tensor, labels: Tensor, images: Tensor | None = None) -> None:
-        """Add images that were just learnt, each as if it had not been; arguments are as for `left_out_surroundings`."""
+        """Add images that were just learnt, each as if it had not been; arguments as for `left_out_surroundings`."""
         found = left_out_surroundings(memory, features, labels, self.background, images)
         scores, own = _at_nearest(found), labels[: len(found.centre)]
         for label in own.unique().tolist():

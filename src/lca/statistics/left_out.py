@@ -55,8 +55,8 @@ class LeftOut:
 class LeftOutMetric:
     """Squared distances under a pooled, shrunk covariance as it would be without each of n images, in float64.
 
-    Along the axes of the pooled scatter, its eigenvectors, the covariance (1 - s) Σ + s tr(Σ)/d I + ridge I is diagonal,
-    and Woodbury's formula takes the loss of an image's rows L into account: with D the diagonal without them,
+    Along the axes of the pooled scatter, its eigenvectors, the covariance (1 - s) Σ + s tr(Σ)/d I + ridge I is
+    diagonal, and Woodbury's formula takes the loss of an image's rows L into account: with D the diagonal without them,
     |v|² = vᵀ D⁻¹ v + a vᵀ D⁻¹ Lᵀ (I - a L D⁻¹ Lᵀ)⁻¹ L D⁻¹ v, a = (1 - s) / freedom. NaN where nothing is left to
     measure with.
     """
