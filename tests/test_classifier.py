@@ -711,7 +711,8 @@ def test_nothing_of_a_forgotten_class_is_in_the_state(taught, tmp_path):
     own = [heads.tasks[0].weight[label] for heads in (model.method.heads, branches.heads["balanced"])]
     for name in ("balanced", "best"):
         gaussian = branches.memories[name].classes[label]
-        own += [gaussian.mean, *gaussian.factor, branches.distances[name].state()[0][str(label)]]
+        s, _, j = branches.distances[name].state()[0][str(label)]
+        own += [gaussian.mean, *gaussian.factor, s, j]
     rows = {tuple(tensor.flatten().tolist()) for tensor in own if tensor.abs().sum() > 0}
 
     def found(state):

@@ -21,7 +21,10 @@ def test_every_family_is_in_one_group():
 def drawn():
     """Classes far apart, damaged a little and much; pictures of every family near a place of their own."""
     random = torch.Generator().manual_seed(0)
-    places, empty = 9 * torch.randn(CLASSES, WIDTH, generator=random), torch.randn(len(FAMILIES), WIDTH, generator=random)
+    places, empty = (
+        9 * torch.randn(CLASSES, WIDTH, generator=random),
+        torch.randn(len(FAMILIES), WIDTH, generator=random),
+    )
 
     def around(labels, spread=1.0):
         return places[labels] + spread * torch.randn(len(labels), WIDTH, generator=random)
