@@ -114,8 +114,16 @@ def _calibration(facts: Mapping[str, Any]) -> str:
     return (
         f"Probabilities are the softmax of the logits divided by a temperature ({temperatures}), fitted on held-out "
         f"images ({facts['held_out']} over all steps). On those of the last step the calibration error was "
-        f"{facts['calibration_error']:.1f} %. Of all of them {refused:.1f} % were called unknown; about 1 % is meant."
+        f"{facts['calibration_error']:.1f} %. Of all of them {refused:.1f} % were called unknown; about 2 % is meant."
+        f"{_TOLD}"
     )
+
+
+_TOLD = """
+
+An image is called unknown when it is more unlike what was learnt than nearly all of that is, or more like a \
+background of generated pictures (noise, blank colours, walls, patterns, writing) and spoilt photos. So emptiness and \
+most things of other kinds are noticed. A thing much like a known class, such as a breed never seen, mostly is not."""
 
 
 def history_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -71,7 +71,7 @@ from lca.training.setting import Given, Setting
 
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
-UNKNOWN_AT = 99.0
+UNKNOWN_AT = 98.0
 _READ_AT_ONCE = 256
 """Images that are read and answered at a time: a folder of any size fits."""
 _ANSWERED_AT_ONCE = 2048
@@ -283,8 +283,9 @@ class ContinualClassifier:
         Images are files, their bytes, open files, Pillow images, arrays or tensors: one, or several. A folder that is
         given alone stands for all images below it; `answer.image` says which one an answer is about.
 
-        An image is called unknown when it lies farther from every class than `unknown_at` per cent of the known images
-        did. `docs/trust.md` says what that means and what it does not. An image that cannot be read is an error.
+        An image is called unknown when it is as unlike the known images as few of these themselves: about 100 less
+        `unknown_at` per cent of them would be. `docs/trust.md` says what that means and what it does not. An image that
+        cannot be read is an error.
         """
         answers = self.try_predict(images, branch, unknown_at)
         left_out = [each for each in answers if isinstance(each, LeftOut)]
@@ -331,7 +332,7 @@ class ContinualClassifier:
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
             [
-                Answer(truth, a.label, a.probability, a.unknown, path, a.nearest)
+                Answer(truth, a.label, a.probability, a.unknown, a.distance, path, a.nearest)
                 for truth, a, path in zip(truths, answers, paths, strict=True)
             ],
             tuple(self.classes),
@@ -341,7 +342,7 @@ class ContinualClassifier:
     def knows_distances(self) -> bool:
         """Whether there are statistics that say how far an image lies from every class."""
         statistics = self.method.statistics(self.branch)
-        return statistics is not None and statistics[1].table() is not None
+        return statistics is not None and statistics[1].can_tell
 
     @property
     def working_size(self) -> int:
@@ -609,7 +610,8 @@ class ContinualClassifier:
         for branch in self.method.branches():
             logits = self.logits(features, branch).cpu()
             self.temperatures[branch] = fit_temperature(logits, labels, self.temperatures.get(branch, 1.0))
-        self.method.correct_distances(features, labels)
+        if lesson.effort == "thorough":  # else the backbone was not fitted on the images that were learnt
+            self.method.correct_distances(features, labels)
         probability, answer = self.probabilities(features).cpu().max(1)
         distances = self.method.percentiles(features, self.branch)
         return replace(

@@ -30,6 +30,7 @@ def test_all_of_it_by_hand():
         "called_unknown": 20.0,
         "ood": 3,
         "ood_called_unknown": pytest.approx(200 / 3),
+        "unknown_detection": None,
         "by_class": {"dog": [1, 2], "cat": [1, 3]},
         "confusions": [["cat", "dog", 2], ["dog", "owl", 1]],
         "wrong": [
@@ -52,3 +53,13 @@ def test_only_ood_images_or_none_or_nothing():
 def test_equal_confusions_are_in_alphabetical_order():
     wrong = [Answer("b", "a", 1.0, False), Answer("a", "b", 1.0, False), Answer("a", "c", 1.0, False)]
     assert Evaluation(wrong, ("c", "b", "a")).confusions() == [("a", "b", 1), ("a", "c", 1), ("b", "a", 1)]
+
+
+def test_distances_tell_ood_images_from_known_ones():
+    """Of the six pairs of a known and an OOD image the OOD one is farther in four, and as far in one."""
+    told = [("dog", 10.0), ("cat", 60.0), ("wolf", 60.0), ("fox", 99.0), ("elk", 30.0)]
+    found = Evaluation([Answer(truth, "dog", 0.5, False, far) for truth, far in told], ("dog", "cat")).as_json()
+    assert found["unknown_detection"]["auroc"] == pytest.approx(100 * 4.5 / 6)
+    assert found["unknown_detection"].keys() == {"auroc", "fpr95_known_positive", "fpr95_ood_positive"}
+    known = Evaluation([Answer("dog", "dog", 0.5, False, 10.0)], ("dog",))
+    assert known.unknown_detection() is None, "there is nothing to tell it from"

@@ -362,7 +362,7 @@ def test_left_out_logits_differ_in_the_class_of_the_image_alone(chosen):
     branches = BranchSet([chosen], trunk)
     rows, labels, _ = rows_of_a_task(classes)
     anchors = torch.full((3,), -1)
-    branches.observe(torch.cat([labels, anchors]), *[torch.cat([rows, points(3)])] * 3)
+    branches.observe(torch.cat([labels, anchors]), *[torch.cat([rows, points(3)])] * 3, families=points(5))
     if not chosen.derived:
         trunk.append(trunk.new_head(4, torch.Generator()))
         branches.heads["test"] = chosen.fit(trunk, branches.memory("test"), None)[0]

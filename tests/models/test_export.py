@@ -21,7 +21,7 @@ from lca.data.images import Pixels
 from lca.data.views import ViewOptions, evaluation_view
 from lca.models import export as shipping
 from lca.recipe import validate_recipe
-from lca.statistics.distances import KEPT
+from lca.statistics.quantiles import KEPT
 from parts import VITS, build_backbone, build_model_backbone, build_task
 
 QUICK = {"training": {"epochs": 1}, "method": {"align": [{"preset": "balanced", "name": "best", **tiny.QUICK}]}}
@@ -49,7 +49,7 @@ def ours(model, images):
         features = model.extractor.eval()((images - mean) / std)
     percentiles = model.method.percentiles(features, model.branch)
     answers = [model.probabilities(features), model.logits(features)]
-    return answers if percentiles is None else [*answers, percentiles.amin(1)]
+    return answers if percentiles is None else [*answers, (far := percentiles.amin(1)), far >= 98]
 
 
 def assert_same(answers, expected, tolerance=1e-4):
@@ -71,7 +71,7 @@ def test_the_module_answers_as_the_model_and_leaves_it_alone(tuning):
     expected = ours(model, noise(16))
     module = shipping.deployed(model)
     assert_same(module(noise(16)), expected)
-    assert module.outputs == ["probabilities", "logits", "distance"]
+    assert module.outputs == ["probabilities", "logits", "distance", "unknown"]
     for one, two in zip(ours(model, noise(16)), expected, strict=True):
         assert torch.equal(one, two)
     assert list(model.extractor.modules()) == modules
@@ -105,29 +105,25 @@ def test_a_branch_can_be_chosen():
         shipping.deployed(model, "lda")
 
 
-@pytest.mark.parametrize("far", [0.0, 0.3, 1.0, 1.001, 3.0, 1000.0])
-def test_the_distance_in_the_graph_is_the_percentile_at_any_distance(far):
+@pytest.mark.parametrize("many", [False, True])
+def test_the_distance_in_the_graph_is_the_percentile_anywhere(many):
+    """Near and far from a class, in the middle, towards the background, and at the end of the scale."""
     model = small()
     memory, known = model.method.statistics(model.branch)
-    points = known.table()[0]
-    nearest = shipping.NearestClass(memory, known)
+    random = torch.Generator().manual_seed(0)
+    if many:  # kept are quantiles
+        s, j = (known._values[0][row][-1] * torch.rand(5 * KEPT, generator=random) for row in (0, 2))
+        known.observe(0, torch.stack([s, torch.zeros(5 * KEPT), j]))
     direction = memory.root().float() @ torch.nn.functional.normalize(torch.ones(24), dim=0)
-    features = memory.means()[:1] + (far * points[-1]).sqrt().float() * direction
-    expected = known.percentiles(memory.mahalanobis(features)).amin(1)
-    torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.02)
-
-
-def test_the_distance_in_the_graph_where_a_class_has_many_images_and_at_the_end_of_the_scale():
-    model = small()
-    memory, known = model.method.statistics(model.branch)
-    known.observe(0, torch.rand(5 * KEPT, generator=torch.Generator().manual_seed(0)) * known.table()[0][-1].float())
+    shares = torch.cat([torch.linspace(0, 8, 200), torch.tensor([1e2, 1e3])])[:, None]
+    means, background = memory.means(), known.background
+    towards = [means[0] + torch.linspace(0, 1, 50)[:, None] * (each - means[0]) for each in background]
+    features = torch.cat([means[:1] + shares * direction, *towards])
+    expected = known.percentiles(memory, features).amin(1)
     nearest = shipping.NearestClass(memory, known)
-    direction = memory.root().float() @ torch.nn.functional.normalize(torch.ones(24), dim=0)
-    shares = torch.cat([torch.linspace(0, 2, 400), torch.tensor([1e3, 1e6])])
-    features = memory.means()[:1] + (shares * known.table()[0][-1]).sqrt().float()[:, None] * direction
-    expected = known.percentiles(memory.mahalanobis(features)).amin(1)
-    torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.02)
-    assert nearest(features)[-1] == expected[-1] < 100, "a limit of 100 calls nothing unknown"
+    torch.testing.assert_close(nearest(features), expected, rtol=0, atol=0.05)
+    assert nearest(features)[201] == expected[201] < 100, "a limit of 100 calls nothing unknown"
+    assert expected.min() < 60
 
 
 def test_a_model_that_knows_nothing_has_nothing_to_export(tmp_path):
@@ -253,11 +249,14 @@ def unscaled_view(model, paths, centre_crop, interpolation):
 def test_onnx_equals_ours_on_a_hundred_photographs(taught, exported, photographs):
     features = taught.features(Pixels.of([decode(path, taught.working_size) for path in photographs]))
     images = unscaled_view(taught, photographs, 1.0, "bicubic")
-    probabilities, logits, distance = run_onnx(exported, images)
+    probabilities, logits, distance, unknown = run_onnx(exported, images)
     assert len(probabilities) == 100
     assert np.abs(probabilities - taught.probabilities(features).numpy()).max() < 1e-3
     assert np.abs(logits - taught.logits(features).numpy()).max() < 1e-3
-    assert np.abs(distance - taught.method.percentiles(features, taught.branch).amin(1).numpy()).max() < 1e-2
+    far = taught.method.percentiles(features, taught.branch).amin(1).numpy()
+    assert np.abs(distance - far).max() < 0.05
+    assert unknown.dtype == bool
+    assert (unknown == (distance >= 98)).all()
 
 
 @pytest.mark.parametrize("centre_crop", [1.0, 0.875, 0.8])
@@ -314,7 +313,7 @@ def test_the_file_carries_its_class_names(exported, taught):
         "sha256": taught.backbone.fingerprint,
         "licence": taught.backbone.licence,
     }
-    assert about["unknown_at"] == 99
+    assert about["unknown_at"] == 98
     session = onnxruntime.InferenceSession(exported)
     inside = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
     assert inside == about
@@ -451,7 +450,7 @@ def test_answers_of_two_passes(tmp_path, method, second, file):
         answers = run_onnx(tmp_path / "m.onnx", scaled)
     else:
         answers = shipping.deployed(model)(scaled)
-    expected = [model.probabilities(features), model.logits(features), far]
+    expected = [model.probabilities(features), model.logits(features), far, far >= 98]
     assert_same(answers, expected, tolerance=2e-3)
     one = model.logits(features[:, : model.extractor.width])
     assert not torch.allclose(torch.as_tensor(answers[1]), one, atol=0.1)

@@ -31,8 +31,8 @@ def data(tmp_path):
 
 def test_all_that_is_told_is_measured(data):
     with tiny.tiny_backbone():
-        row = trust.measure(data, "taught", "far", QUICK, 0, Progress())
-        again = trust.measure(data, "taught", "far", QUICK, 0, Progress())
+        row = trust.measure(data, "taught", QUICK, 0, Progress())
+        again = trust.measure(data, "taught", QUICK, 0, Progress())
     assert row == again, "the seed decides"
     assert row.keys() == trust.ROWS.keys()
     assert all(0 <= value <= 100 for value in row.values())

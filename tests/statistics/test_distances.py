@@ -1,337 +1,316 @@
-"""Percentiles of distances: against NumPy, by hand, and on data whose distribution is known."""
+"""What is called unknown: scores and their distributions by their definitions, and on data whose truth is known."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lca.statistics.distances import KEPT, STEADINESS, KnownDistances
+from lca.statistics import surroundings as surroundings_module
+from lca.statistics.distances import MIDDLE, PRIOR, STEADINESS, KnownDistances
+from lca.statistics.drift import Transport
 from lca.statistics.gaussians import CovarianceOptions, GaussianMemory
+from lca.statistics.quantiles import KEPT
+from lca.statistics.surroundings import left_out_surroundings, surroundings, typical_surroundings
 
-FEW = [4.0, 1.0, 9.0, 2.5, 6.0]
-
-
-def known(*classes, typical=None):
-    """Distances as a branch observes them: after it has said how large they typically are."""
-    distances = KnownDistances()
-    distances.rescale(torch.tensor(typical or [1.0] * len(classes)))
-    for label, values in enumerate(classes):
-        distances.observe(label, torch.as_tensor(values))
-    return distances
+WIDTH = 16
+BACKGROUND = 2 * torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(5))
 
 
-def ask(distances, values):
-    return distances.percentiles(torch.as_tensor(np.asarray(values), dtype=torch.float64)).double().numpy()
+def drawing(classes, seed=0, apart=6.0):
+    """Draws of Gaussians with one covariance and means apart from each other."""
+    random = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(WIDTH, WIDTH, generator=random) / 2
+    means = apart * torch.randn(classes, WIDTH, generator=random)
+    return lambda label, count: means[label] + torch.randn(count, WIDTH, generator=random) @ mixing
 
 
-def interpolated(values, asked):
-    """The distribution function of all values, linear between them, with a place left for one more."""
+class Taught:
+    """As a branch teaches: all classes of a lesson first, then what is typical, then their images."""
+
+    def __init__(self, *lessons, background=BACKGROUND, **options):
+        self.memory, self.known = GaussianMemory(CovarianceOptions(**options)), KnownDistances()
+        for number, lesson in enumerate(lessons):
+            self.teach(lesson, background if number == 0 else None)
+
+    def teach(self, lesson, background=None):
+        rows, counts = torch.cat(list(lesson.values())), torch.tensor([len(some) for some in lesson.values()])
+        for label, some in lesson.items():
+            self.memory.observe(label, some)
+        self.known.see(background)
+        self.known.rescale(self.memory)
+        self.known.learn(self.memory, rows, torch.tensor(list(lesson)).repeat_interleave(counts))
+        return self
+
+    def ask(self, features):
+        return self.known.percentiles(self.memory, features)
+
+
+def lesson(draw, counts, first=0):
+    return {first + label: draw(first + label, count) for label, count in enumerate(counts)}
+
+
+def scores(where):
+    return where.classes - MIDDLE * where.centre[:, None], (where.classes - where.background[:, None]) / 2
+
+
+def share_above(values, asked, spread):
     values = np.sort(values)
     heights = (np.arange(len(values)) + 0.5) / (len(values) + 1)
-    return 100 * np.interp(asked, [0.0, *values], [0.0, *heights])
+    over = (1 - heights[-1]) * np.exp(-2 / spread * np.clip(asked - values[-1], 0, None))
+    under = heights[0] * np.exp(-2 / spread * np.clip(values[0] - asked, 0, None))
+    below = np.where(asked < values[0], under, np.interp(asked, values, heights))
+    return np.where(asked > values[-1], over, 1 - below)
 
 
-def log_normal(count, seed, spread=0.4, centre=3.0):
-    return torch.tensor(np.random.default_rng(seed).lognormal(centre, spread, count), dtype=torch.float32)
+def test_the_distance_is_that_of_the_definition():
+    """z = (s - m_c) / σ_c with 30 images of no class, J = (d - b) / 2, and 100 (1 - min(1, 2 min(p_z, p_J)))."""
+    draw = drawing(3, apart=0.6)
+    classes = lesson(draw, (9, 14, 6))
+    taught = Taught(classes)
+    rows, labels = torch.cat(list(classes.values())), torch.arange(3).repeat_interleave(torch.tensor([9, 14, 6]))
+    learnt = left_out_surroundings(taught.memory, rows, labels, BACKGROUND)
+    near = learnt.classes.argmin(1)
+    assert (near != labels).any(), "some are nearer to another class, and count there"
+    s, j = (each.gather(1, near[:, None])[:, 0].numpy() for each in scores(learnt))
+    own = [s[near == label] for label in range(3)]
+    pooled = sum(((some - some.mean()) ** 2).sum() for some in own) / (len(s) - 3)
+    means = np.array([(some.sum() + PRIOR * s.mean()) / (len(some) + PRIOR) for some in own])
+    variances = [(len(some) * some.var() + PRIOR * pooled) / (len(some) + PRIOR) for some in own]
+    z = (s - means[near]) / np.sqrt(variances)[near]
+    asked = torch.cat([draw(0, 20), draw(2, 20), BACKGROUND, 20 * torch.randn(20, WIDTH)])
+    where = surroundings(taught.memory, asked, BACKGROUND)
+    new_s, new_j = (each.numpy() for each in scores(where))
+    p = np.minimum(share_above(z, (new_s - means) / np.sqrt(variances), z.std()), share_above(j, new_j, j.std()))
+    expected = 100 * (1 - np.minimum(1, 2 * p)).clip(max=0.99999)
+    nearest = where.classes.argmin(1).numpy()
+    found = taught.ask(asked).numpy()
+    np.testing.assert_allclose(found.min(1), expected[np.arange(len(asked)), nearest], atol=0.02)
+    np.testing.assert_allclose(found, np.maximum(expected, found.min(1)[:, None]), atol=0.02)
+    assert (found >= 0).all()
+    assert (found < 100).all(), "a limit of 100 calls nothing unknown"
+    assert 5 < found.min(1)[:40].mean() < 70
+    assert (found.min(1)[40:] > 90).all()
 
 
-def test_nothing_known_gives_no_answer():
-    assert KnownDistances().percentiles(torch.ones(3)) is None
-    only_single_images = known([float("nan")], [float("nan")])
-    assert only_single_images.percentiles(torch.ones(3)) is None
-    assert only_single_images.state()[0] == {}
+def test_a_class_without_a_spread_of_its_own_has_that_of_all():
+    draw = drawing(3)
+    taught = Taught(lesson(draw, (9, 1, 6)))
+    tables = taught.known.tables(3)
+    values, counts = [taught.known._values[label][0].double() for label in (0, 2)], torch.tensor([9.0, 6.0])
+    assert [taught.known._values[label][1].unique().tolist() for label in (0, 2)] == [[0], [2]]
+    middle = sum(each.sum() for each in values) / counts.sum()
+    pooled = sum((each - each.mean()).square().sum() for each in values) / (15 - 2)
+    torch.testing.assert_close(tables.means[1], middle)
+    torch.testing.assert_close(tables.deviations[1], pooled.sqrt())
+    assert taught.ask(draw(1, 3)).isfinite().all()
 
 
-def test_few_values_give_the_interpolated_distribution_function():
-    asked = np.linspace(0, 9, 50)
-    np.testing.assert_allclose(ask(known(FEW), asked), interpolated(FEW, asked), atol=1e-4)
-    np.testing.assert_allclose(ask(known(FEW), [9.0]), [100 * 4.5 / 6], atol=1e-4)
+def test_nothing_to_compare_with_gives_no_answer():
+    memory = GaussianMemory(CovarianceOptions())
+    assert KnownDistances().percentiles(memory, torch.ones(2, WIDTH)) is None
+    single = Taught({0: torch.randn(1, WIDTH), 1: torch.randn(1, WIDTH)})
+    assert not single.known.can_tell
+    assert single.ask(torch.ones(2, WIDTH)) is None
 
 
-def test_the_values_of_all_classes_count_alike():
-    classes = [FEW, [3.0, 7.0], [0.5]]
-    asked = np.linspace(0, 9, 50)
-    np.testing.assert_allclose(ask(known(*classes), asked), interpolated(np.concatenate(classes), asked), atol=1e-4)
+@pytest.mark.parametrize("counts", [(2,), (2, 2), (3, 1), (40,), (2, 50)])
+def test_lessons_of_any_shape_are_answered(counts):
+    draw = drawing(len(counts))
+    taught = Taught(lesson(draw, counts))
+    found = taught.ask(torch.cat([draw(0, 10), BACKGROUND, 1e4 * torch.ones(1, WIDTH)]))
+    if counts == (2,):
+        assert found is None, "two images of one class are nothing to measure with"
+        return
+    assert found.shape == (17, len(counts))
+    assert found.isfinite().all()
+    assert found[-1].min() > 98
 
 
-def test_the_shape_of_the_question_stays():
-    asked = torch.tensor([[0.3, 4.0, 80.0], [5.0, 2.0, 1.0]])
-    answer = known(FEW).percentiles(asked)
-    assert answer.shape == (2, 3)
-    for row, column in np.ndindex(2, 3):
-        assert float(answer[row, column]) == pytest.approx(ask(known(FEW), [float(asked[row, column])])[0], abs=1e-4)
+def test_scores_follow_what_is_typical_of_their_class():
+    """A new lesson changes covariance, middle and counts; what is kept of old classes moves by the change alone, and is
+    drawn together as d² / q is."""
+    draw = drawing(5)
+    taught = Taught(lesson(draw, (6, 9)))
+    before = {label: values.clone() for label, values in taught.known._values.items()}
+
+    def typical():
+        where = typical_surroundings(taught.memory, BACKGROUND)
+        spread = where.classes[:, 0].square() / taught.memory.typical_spreads()
+        return [torch.stack([each[label] for each in scores(where)]) for label in (0, 1)], spread
+
+    (centres, spreads), _ = typical(), taught.teach(lesson(draw, (20, 8, 3), first=2))
+    now, closer = typical()
+    for label in (0, 1):
+        share, kept = closer[label] / spreads[label], before[label].double()
+        assert (now[label] - centres[label]).abs().min() > 0.1
+        assert abs(float(share) - 1) > 0.02
+        expected = now[label] + share * (kept[[0, 2]] - centres[label])
+        torch.testing.assert_close(taught.known._values[label][[0, 2]].double(), expected, rtol=1e-4, atol=1e-3)
+        assert torch.equal(taught.known._values[label][1], before[label][1])
 
 
-numbers = st.floats(0, 1e8, width=32)
+def test_scores_that_were_shifted_are_near_those_of_a_model_that_saw_all_at_once():
+    draw = drawing(6)
+    lessons = [lesson(draw, (40, 40), first) for first in (0, 2, 4)]
+    slowly, at_once = Taught(*lessons), Taught({k: v for each in lessons for k, v in each.items()})
+    asked = torch.cat([draw(label, 200) for label in range(6)])
+    apart = (slowly.ask(asked).amin(1) - at_once.ask(asked).amin(1)).abs()
+    assert apart.mean() < 6
+    untouched = Taught(*lessons)
+    for label in (0, 1):
+        untouched.known._values[label] = Taught(lessons[0]).known._values[label]
+    untouched.known._tables = None
+    assert (untouched.ask(asked).amin(1) - at_once.ask(asked).amin(1)).abs().mean() > 2 * apart.mean()
 
 
-@given(
-    values=st.lists(numbers, min_size=1, max_size=80),
-    asked=st.lists(numbers, min_size=2, max_size=20),
-    cut=st.integers(0, 80),
-)
-def test_percentiles_grow_and_stay_between_0_and_100(values, asked, cut):
-    answers = ask(known(values[:cut], values[cut:]), np.sort([*asked, *values]))
-    assert np.isfinite(answers).all()
-    assert answers.min() >= 0
-    assert answers.max() <= 100
-    assert (np.diff(answers) >= -1e-4).all()
+def test_a_class_that_returns_adds_to_what_is_kept():
+    draw = drawing(2)
+    taught = Taught(lesson(draw, (10, 50)))
+    taught.teach({0: draw(0, 7)})
+    part, meta = taught.known.state()
+    assert part["0"].shape == (3, 17)
+    assert part["1"].shape == (3, KEPT)
+    assert [meta["counts and typical scores"][label][0] for label in "01"] == [17, 50]
+    assert (part["0"][[0, 2]].diff() >= 0).all(), "both scores in order"
 
 
-def test_nan_is_left_out():
-    with_nan = known([4.0, float("nan"), 1.0, 9.0, float("nan"), 2.5, 6.0])
-    asked = np.linspace(0, 40, 50)
-    np.testing.assert_array_equal(ask(with_nan, asked), ask(known(FEW), asked))
-    with_nan.observe(0, torch.tensor([float("nan")]))
-    np.testing.assert_array_equal(ask(with_nan, asked), ask(known(FEW), asked))
-
-
-@pytest.mark.parametrize("count", [KEPT + 1, 100, 5000])
-def test_many_values_are_kept_as_quantiles_close_to_all_of_them(count):
-    values = log_normal(count, seed=count)
-    distances = known(values)
-    part, _ = distances.state()
-    assert part["0"].shape == (KEPT,)
-    assert np.isin(part["0"], values).all(), "quantiles are values that occurred"
-    asked = np.quantile(values, np.linspace(0.01, 0.98, 60))
-    np.testing.assert_allclose(ask(distances, asked), interpolated(values, asked), atol=100 * 1.2 / KEPT)
-
-
-def test_no_more_than_needed_is_kept_and_small_classes_whole():
-    part, _ = known(log_normal(KEPT, 1)).state()
-    np.testing.assert_array_equal(part["0"], np.sort(log_normal(KEPT, 1)))
-
-
-@pytest.mark.parametrize(("first", "second"), [(3, 5), (20, 12)])
-def test_few_values_in_two_observations_are_like_one(first, second):
-    values = log_normal(first + second, seed=7)
-    twice = known(values[:first])
-    twice.observe(0, values[first:])
-    asked = np.linspace(0, 200, 80)
-    np.testing.assert_array_equal(ask(twice, asked), ask(known(values), asked))
-
-
-@pytest.mark.parametrize(("first", "second"), [(300, 300), (600, 40), (40, 600), (20, 500)])
-def test_many_values_in_two_observations_weigh_by_their_number(first, second):
-    near, far = log_normal(first, seed=1, centre=2.0), log_normal(second, seed=2, centre=4.0)
-    twice = known(near)
-    twice.observe(0, far)
-    together = torch.cat([near, far])
-    asked = np.quantile(together, np.linspace(0.02, 0.95, 40))
-    np.testing.assert_allclose(ask(twice, asked), interpolated(together, asked), atol=100 * 2.5 / KEPT)
-
-
-def test_a_large_class_weighs_more_than_a_small_one():
-    large, small = log_normal(2000, seed=1, centre=2.0), log_normal(10, seed=2, centre=4.0)
-    asked = np.quantile(large, np.linspace(0.02, 0.95, 40))
-    expected = interpolated(torch.cat([large, small]), asked)
-    np.testing.assert_allclose(ask(known(large, small), asked), expected, atol=100 * 1.5 / KEPT)
-
-
-def test_the_tail_by_hand():
-    asked = np.array([9.0001, 12.0, 30.0, 400.0])
-    spread = np.std(np.log(FEW))
-    expected = 100 * (1 - (1 - 4.5 / 6) * (9 / asked) ** (2 / spread))
-    np.testing.assert_allclose(ask(known(FEW), asked), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 33, 400])
-def test_the_tail_goes_on_growing_and_calls_far_things_far(count):
-    values = log_normal(count, seed=3)
-    far = float(values.max()) * np.geomspace(1, 1e6, 200)
-    answers = ask(known(values), far)
-    assert (np.diff(answers[answers < 99.999]) > 0).all()
-    assert answers.max() <= 100
-    if count <= KEPT:
-        assert answers[0] <= 100 * count / (count + 1)
-    if count >= 10:
-        assert ask(known(values), [10 * float(values.max())])[0] >= 99
-    assert answers[-1] >= 99.9
-
-
-def test_equal_and_zero_distances_do_not_break_it():
-    for value in (0.0, 5.0):
-        answers = ask(known([value] * 6), [0.0, value, value + 1, 1e9])
-        assert np.isfinite(answers).all()
-        assert (np.diff(answers) >= 0).all()
-        assert answers[-1] >= 99
+def test_spoilt_photos_are_a_running_mean_that_moves_with_the_backbone():
+    known, random = KnownDistances(), torch.Generator().manual_seed(0)
+    first, second = (torch.randn(3, WIDTH, generator=random) for _ in range(2))
+    known.see(BACKGROUND, first, 4)
+    known.see(None, second, 12)
+    torch.testing.assert_close(known.background, torch.cat([BACKGROUND, (4 * first + 12 * second) / 16]))
+    known.transport(Transport(lambda means: 2 * means + 1, lambda rows: 2 * rows))
+    torch.testing.assert_close(known.spoilt, 2 * (4 * first + 12 * second) / 16 + 1)
+    assert torch.equal(known.families, BACKGROUND)
+    known.see(BACKGROUND + 1)
+    assert torch.equal(known.families, BACKGROUND + 1)
 
 
 def test_forgetting_a_class_moves_the_labels_above_down():
-    classes = [log_normal(count, seed) for seed, count in enumerate((4, 50, 6, 9))]
-    distances, asked = known(*classes, typical=[1.0, 2.0, 3.0, 4.0]), np.linspace(0, 200, 60)
-    distances.forget(1)
-    rest = known(*(each for number, each in enumerate(classes) if number != 1), typical=[1.0, 3.0, 4.0])
-    np.testing.assert_array_equal(ask(distances, asked), ask(rest, asked))
-    assert {name: len(values) for name, values in distances.state()[0].items()} == {"0": 4, "1": 6, "2": 9}
-    assert distances.state()[1] == rest.state()[1]
+    draw = drawing(4)
+    taught = Taught(lesson(draw, (4, 50, 1, 9)))
+    kept = taught.known._values
+    kept[0][1], kept[3][1] = torch.tensor([0.0, 1, 2, 3]), torch.tensor([3.0, 3, 1, 1, 3, 3, 3, 2, 2])
+    taught.known.forget(1)
+    assert {label: len(each[0]) for label, each in taught.known._values.items()} == {0: 4, 2: 9}
+    assert torch.equal(taught.known._values[2][[0, 2]], kept[3][[0, 2]])
+    assert taught.known._values[0][1].tolist() == [0, 0, 1, 2]
+    assert taught.known._values[2][1].tolist() == [2, 2, 2, 2, 2, 2, 2, 1, 1], "the nearest is now their own"
+    assert sorted(taught.known.state()[1]["counts and typical scores"]) == ["0", "2"]
     for _ in range(3):
-        distances.forget(0)
-    assert distances.percentiles(torch.ones(2)) is None
-
-
-def test_forgetting_a_class_without_a_distance():
-    distances = known(FEW, [float("nan")], [1.0, 2.0])
-    distances.forget(1)
-    assert set(distances.state()[0]) == {"0", "1"}
-    np.testing.assert_array_equal(ask(distances, FEW), ask(known(FEW, [1.0, 2.0]), FEW))
+        taught.known.forget(0)
+    assert not taught.known.can_tell
 
 
 def test_state_and_load_are_inverse():
-    distances = known(log_normal(100, 1), FEW, [float("nan")], [2.0], typical=[3.0, 4.0, float("nan"), 2.0])
-    part, meta = distances.state()
+    draw = drawing(4)
+    taught = Taught(lesson(draw, (100, 5, 1)))
+    taught.known.see(None, torch.ones(3, WIDTH), 3)
+    part, meta = taught.known.state()
     twin = KnownDistances()
     twin.load({name: tensor.clone() for name, tensor in part.items()}, json.loads(json.dumps(meta, allow_nan=False)))
-    asked = np.linspace(0, 300, 70)
-    np.testing.assert_array_equal(ask(twin, asked), ask(distances, asked))
-    for each in (twin, distances):
-        each.rescale(torch.tensor([6.0, 1.0, 5.0, 3.0]))
-        each.observe(0, torch.tensor([3.0, 50.0]))
-        each.observe(2, torch.tensor([7.0]))
-    np.testing.assert_array_equal(ask(twin, asked), ask(distances, asked))
+    asked, new = torch.cat([draw(0, 20), BACKGROUND]), lesson(draw, (6,), first=3)
+    assert torch.equal(twin.percentiles(taught.memory, asked), taught.ask(asked))
+    expected = taught.teach(new).ask(asked)
+    other = Taught(lesson(drawing(4), (100, 5, 1)))
+    other.known = twin
+    assert torch.equal(other.teach(new).ask(asked), expected)
 
 
-def test_kept_distances_are_scaled_with_what_is_typical_now():
-    distances, asked = known(FEW, [5.0, 8.0], typical=[2.0, 10.0]), np.linspace(0, 40, 50)
-    distances.rescale(torch.tensor([6.0, 5.0]))
-    np.testing.assert_allclose(ask(distances, asked), ask(known(3 * torch.tensor(FEW), [2.5, 4.0]), asked), atol=1e-4)
+def test_distances_of_an_earlier_version_become_scores():
+    """Kept were d of every image; e and b are those typical of its class."""
+    draw = drawing(2)
+    taught = Taught(lesson(draw, (20, 20)))
+    old, kept = KnownDistances(), torch.sort(torch.rand(20) * 30 + 5).values
+    typical = taught.memory.typical_distances().tolist()
+    old.load({"0": kept}, {"counts and typical distances": {"0": [20, typical[0]]}})
+    old.adopt(taught.memory, BACKGROUND)
+    d, where = kept.double(), typical_surroundings(taught.memory, BACKGROUND)
+    torch.testing.assert_close(old._values[0][0].double(), d - MIDDLE * where.centre[0], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(old._values[0][2].double(), (d - where.background[0]) / 2, rtol=1e-4, atol=1e-3)
+    assert old.percentiles(taught.memory, BACKGROUND).amin(1).min() > 90
+    assert sorted(old.state()[0]) == ["0", "families"]
+    old.rescale(taught.memory)
+    torch.testing.assert_close(old._values[0][0].double(), d - MIDDLE * where.centre[0], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("unusable", [float("nan"), 0.0, -3.0])
-def test_a_typical_distance_that_is_none_scales_nothing(unusable):
-    """Such as that of the only class with any spread, once the others are forgotten."""
-    distances, asked = known(FEW, [5.0, 8.0], typical=[2.0, 10.0]), np.linspace(0, 40, 50)
-    distances.rescale(torch.tensor([unusable, 10.0]))
-    np.testing.assert_array_equal(ask(distances, asked), ask(known(FEW, [5.0, 8.0]), asked))
-    json.dumps(distances.state()[1], allow_nan=False)
-    distances.rescale(torch.tensor([4.0, 10.0]))
-    np.testing.assert_allclose(ask(distances, asked), ask(known(2 * torch.tensor(FEW), [5.0, 8.0]), asked), atol=1e-4)
-
-
-# On data of a known distribution
-
-WIDTH, CLASSES = 16, 4
-
-
-def mixture(seed=0):
-    """Draws of Gaussians with one covariance and means far apart."""
-    random = torch.Generator().manual_seed(seed)
-    mixing = torch.randn(WIDTH, WIDTH, generator=random)
-    means = 60 * torch.randn(CLASSES, WIDTH, generator=random)
-    return means, lambda label, count: means[label] + torch.randn(count, WIDTH, generator=random) @ mixing
-
-
-def learnt(draw, per_class, batches=1, **options):
-    """As a branch learns: class by class, each image left out once."""
-    memory, distances = GaussianMemory(CovarianceOptions(**options)), KnownDistances()
-    for _ in range(batches):
-        rows = torch.cat([draw(label, per_class // batches) for label in range(CLASSES)])
-        labels = torch.arange(CLASSES).repeat_interleave(per_class // batches)
-        for label in range(CLASSES):
-            memory.observe(label, rows[labels == label])
-        distances.rescale(memory.typical_distances())
-        apart = memory.nearest_left_out(rows, labels)
-        for label in range(CLASSES):
-            distances.observe(label, apart[labels == label])
-    return lambda features: distances.percentiles(memory.mahalanobis(features)).amin(1)
-
-
-@pytest.mark.parametrize("kind", ["full", "shared"])
-@pytest.mark.parametrize(("per_class", "batches"), [(300, 1), (300, 3)])
-def test_about_one_of_100_fresh_images_is_called_unknown_and_nearly_all_far_ones(kind, per_class, batches):
-    """1 % is meant; with 1200 learnt images, and 4000 asked for, 0.4 to 2 % are within what chance and sketch allow."""
-    _, draw = mixture()
-    percentile = learnt(draw, per_class, batches, kind=kind)
-    fresh = percentile(torch.cat([draw(label, 1000) for label in range(CLASSES)]))
-    assert 0.004 < float((fresh >= 99).float().mean()) < 0.02
-    assert float(fresh.median()) == pytest.approx(50, abs=5)
-    between = torch.cat([(draw(0, 500) + draw(1, 500)) / 2, 60 * torch.randn(500, WIDTH)])
-    assert float((percentile(between) >= 99).float().mean()) > 0.99
-
-
-def test_few_images_call_few_fresh_ones_unknown_but_far_ones_still():
-    """10 images of each class: the calibration is rough, so only up to 8 % are allowed."""
-    _, draw = mixture(seed=4)
-    percentile = learnt(draw, 10)
-    fresh = percentile(torch.cat([draw(label, 500) for label in range(CLASSES)]))
-    assert float((fresh >= 99).float().mean()) < 0.08
-    assert float((percentile(60 * torch.randn(500, WIDTH)) >= 99).float().mean()) > 0.95
-
-
-def test_the_limit_of_large_classes_lies_where_it_should():
-    """Of classes with many images only quantiles are kept, and yet one in a hundred lies beyond 99."""
-    random = torch.Generator().manual_seed(0)
-    for spread in (0.25, 0.5):
-        known = KnownDistances()
-        for label in range(50):
-            known.observe(label, (spread * torch.randn(1000, generator=random)).exp())
-        fresh = (spread * torch.randn(200_000, generator=random)).exp()
-        share = float((known.percentiles(fresh) >= 99).float().mean())
-        assert share == pytest.approx(0.01, abs=0.0015)
-
-
-def test_held_out_images_correct_the_distances_of_their_classes():
-    known = KnownDistances()
-    known.observe(0, torch.tensor([1.0, 2.0, 4.0]))
-    known.observe(1, torch.tensor([3.0, 3.0]))
-    known.observe(2, torch.tensor([5.0]))
-    before = {label: values.clone() for label, values in known._values.items()}
-    held_out = torch.tensor([8.0, 4.0, 9.0])
-    known.correct(torch.tensor([0, 1, 7]), held_out)  # nothing is known of class 7
-    measured = (math.log(8) + math.log(4)) / 2
-    expected = (math.log(1 * 2 * 4) + 2 * math.log(3)) / 5
-    factor = math.exp((measured - expected) * 2 / (2 + STEADINESS))
+def test_held_out_images_shift_the_scores_of_their_classes():
+    draw = drawing(3)
+    taught = Taught(lesson(draw, (5, 40, 9)))
+    before = {label: values.clone() for label, values in taught.known._values.items()}
+    held_out, labels = torch.cat([draw(0, 4), draw(1, 6), draw(2, 5)]) + 1.5, torch.tensor([0] * 4 + [1] * 6 + [7] * 5)
+    taught.known.correct(taught.memory, held_out, labels)  # nothing is known of class 7
+    where = surroundings(taught.memory, held_out[:10], BACKGROUND)
+    nearest = where.classes.argmin(1, keepdim=True)
+    measured = torch.stack([each.gather(1, nearest)[:, 0] for each in scores(where)]).mean(1)
+    counted = torch.cat([torch.ones(5), torch.tensor(40 * np.diff(edges()))])
+    expected = (torch.cat([before[0], before[1]], dim=1)[[0, 2]].double() * counted).sum(1) / counted.sum()
+    shift = ((measured - expected) * 10 / (10 + STEADINESS)).float()
+    assert shift.abs().min() > 0.1
     for label in (0, 1):
-        torch.testing.assert_close(known._values[label], before[label] * factor)
-    assert torch.equal(known._values[2], before[2])
-    known.correct(torch.tensor([7]), torch.tensor([9.0]))
-    known.correct(torch.zeros(0, dtype=torch.long), torch.zeros(0))
-    torch.testing.assert_close(known._values[0], before[0] * factor)
+        found = taught.known._values[label]
+        torch.testing.assert_close(found[[0, 2]], before[label][[0, 2]] + shift[:, None], rtol=1e-4, atol=1e-3)
+        assert torch.equal(found[1], before[label][1])
+    assert torch.equal(taught.known._values[2], before[2])
+    kept = taught.known._values[0]
+    taught.known.correct(taught.memory, held_out[10:], labels[10:])
+    taught.known.correct(taught.memory, held_out[:0], labels[:0])
+    assert taught.known._values[0] is kept
 
 
-def test_many_held_out_images_decide():
-    known = KnownDistances()
-    known.observe(0, torch.full((20,), 2.0))
-    known.correct(torch.zeros(10_000, dtype=torch.long), torch.full((10_000,), 6.0))
-    torch.testing.assert_close(known._values[0], torch.full((20,), 6.0), rtol=2e-3, atol=0)
+def edges():
+    from lca.statistics.quantiles import EDGES
+
+    return EDGES.numpy()
 
 
-def test_a_limit_of_100_calls_nothing_unknown():
-    known = KnownDistances()
-    known.observe(0, torch.tensor([1.0, 1.1, 1.2]))
-    assert float(known.percentiles(torch.tensor([1e30]))) < 100
+@pytest.mark.parametrize("kind", ["full", "shared", "diagonal"])
+def test_about_two_of_100_fresh_images_are_called_unknown_and_nearly_all_strange_ones(kind):
+    """2 % are meant; 40 classes of 30 images in four lessons, and 4000 fresh ones, allow 1 to 3.5 %."""
+    draw = drawing(40, apart=3.0)
+    taught = Taught(*(lesson(draw, (30,) * 10, first) for first in range(0, 40, 10)), kind=kind)
+    fresh = taught.ask(torch.cat([draw(label, 100) for label in range(40)])).amin(1)
+    assert 0.01 < float((fresh >= 98).double().mean()) < 0.035
+    empty = BACKGROUND + 0.3 * torch.randn(50, 6, WIDTH, generator=torch.Generator().manual_seed(1))
+    assert float((taught.ask(empty.flatten(0, 1)).amin(1) >= 98).double().mean()) > 0.97
+    far = 9 * torch.randn(500, WIDTH, generator=torch.Generator().manual_seed(2))
+    assert float((taught.ask(far).amin(1) >= 98).double().mean()) > 0.95
 
 
-def test_two_classes_made_one_keep_the_distances_of_both():
-    """Few images: all of their values; many: quantiles, each with its share of the images."""
-    random = torch.Generator().manual_seed(0)
-    one, two, third = (torch.rand(count, generator=random) + shift for count, shift in ((5, 1), (6, 3), (4, 9)))
-    distances = KnownDistances()
-    for label, values in enumerate((one, third, two)):
-        distances.observe(label, values)
-    distances.rescale(torch.tensor([2.0, 7.0, 4.0]))
-    distances.merge(2, 0)
-    assert (distances._counts, list(distances._values)) == ({0: 4, 1: 11}, [0, 1])
-    assert distances._values[1].tolist() == torch.cat([one, two]).sort().values.tolist()
-    assert distances._typical[1] == pytest.approx((5 * 2 + 6 * 4) / 11)
-    distances.rescale(torch.tensor([7.0, 68 / 11]))
-    torch.testing.assert_close(distances._values[1], 2 * torch.cat([one, two]).sort().values)
-    many = KnownDistances()
-    many.observe(0, torch.linspace(0, 1, 900))
-    many.observe(1, torch.linspace(0, 1, 300) + 1)
-    many.merge(0, 1)
-    assert many._counts == {0: 1200}
-    assert float((many._values[0] < 1).double() @ many._weights(0)) == pytest.approx(900, abs=30)
+def test_emptiness_in_the_middle_is_told_by_the_background_alone():
+    """What lies in the middle of all classes is no farther from them than they from each other."""
+    draw = drawing(30, apart=1.0)
+    lessons, middle = lesson(draw, (30,) * 30), torch.zeros(200, WIDTH)
+    middle += 0.1 * torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(1))
+    beside, without = Taught(lessons, background=torch.zeros(1, WIDTH)), Taught(lessons, background=BACKGROUND + 99)
+    assert (beside.ask(middle).amin(1) >= 98).double().mean() > 0.9
+    assert (without.ask(middle).amin(1) >= 98).double().mean() < 0.5
 
 
-def test_a_class_without_a_distance_adds_none():
-    distances = KnownDistances()
-    distances.observe(0, torch.tensor([1.0, 2.0]))
-    distances.rescale(torch.tensor([1.5, float("nan")]))
-    distances.merge(0, 1)
-    assert distances._values[0].tolist() == [1, 2]
-    assert distances._typical == {0: 1.5}
+def test_images_of_a_large_lesson_are_left_out_in_parts(monkeypatch):
+    memory, rows, labels = GaussianMemory(CovarianceOptions()), torch.randn(20, WIDTH), torch.arange(20) % 3
+    for label in range(3):
+        memory.observe(label, rows[labels == label])
+    together = left_out_surroundings(memory, rows, labels, BACKGROUND)
+    monkeypatch.setattr(surroundings_module, "AT_ONCE", 6)
+    parts = left_out_surroundings(memory, rows, labels, BACKGROUND)
+    torch.testing.assert_close(parts.classes, together.classes)
+    torch.testing.assert_close(parts.centre, together.centre)
+    torch.testing.assert_close(parts.background, together.background)
+
+
+def test_two_classes_made_one_keep_the_scores_of_both():
+    draw = drawing(4, apart=3.0)
+    known = Taught(lesson(draw, (8, 5, 30, 9))).known
+    before = {label: values.clone() for label, values in known._values.items()}
+    held, counts = {**known._values}, dict(known._counts)
+    known.merge(0, 2)
+    assert known._counts == {0: counts[0] + counts[2], 1: counts[1], 2: counts[3]}
+    both = torch.cat([before[0], before[2]], dim=1)
+    assert known._values[0][0].tolist() == both[0].sort().values.tolist()
+    assert known._values[0][2].tolist() == both[2].sort().values.tolist()
+    assert set(torch.cat([each[1] for each in known._values.values()]).tolist()) <= {0.0, 1.0, 2.0}
+    for label, values in before.items():
+        assert torch.equal(held[label], values), "an earlier state may hold the same tensor"

@@ -33,7 +33,7 @@ UnknownAt = Annotated[
     typer.Option(
         min=0,
         max=100,
-        help="Call an image unknown when it lies farther from every class than this share of the known images, in %.",
+        help="Call an image unknown when it is more unlike known images than this share of them are, in %.",
     ),
 ]
 Branch = Annotated[str | None, typer.Option(help="Which of the model's classifiers answers; the last by default.")]
@@ -208,7 +208,7 @@ def predict_command(
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many of the most probable classes to name.")] = 3,
-    unknown_at: UnknownAt = 99.0,
+    unknown_at: UnknownAt = 98.0,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     branch: Branch = None,
@@ -219,8 +219,8 @@ def predict_command(
 ) -> None:
     """Ask a model what is in images.
 
-    Every line gives the answer, its probability, and how far the image lies from the nearest class: the share of known
-    images, in per cent, that lay nearer. Exit code 1: some images could not be read; 2: none could.
+    Every line gives the answer, its probability, and how unlike known images it is: the share of these, in per cent,
+    that are less so. Exit code 1: some images could not be read; 2: none could.
 
     Examples:
       lca predict my-model cat.jpg
@@ -263,7 +263,7 @@ def evaluate_command(
     model: Model,
     photos: Photos,
     layout: FolderLayout = "auto",
-    unknown_at: UnknownAt = 99.0,
+    unknown_at: UnknownAt = 98.0,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for every photo, right or wrong.")] = False,
     branch: Branch = None,
@@ -309,6 +309,9 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     if facts["ood"]:
         print(f"other classes       {facts['ood']} images of classes it never learnt")
         print(f"  called unknown    {facts['ood_called_unknown']:.1f} %")
+    if facts["unknown_detection"]:
+        found = facts["unknown_detection"]
+        print(f"  AUROC             {found['auroc']:.1f} % (how well the distance tells them; 50 is chance)")
     if facts["by_class"]:
         print("\nright of all, by class")
         _print_columns([name, f"{right} of {total}"] for name, (right, total) in facts["by_class"].items())

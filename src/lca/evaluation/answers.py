@@ -10,6 +10,7 @@ import torch
 from lca import html
 from lca.errors import needs
 from lca.evaluation.calibration import calibration_error
+from lca.evaluation.detection import detection
 from lca.evaluation.intervals import wilson_interval
 
 COLUMNS = ("path", "truth", "answer", "probability", "unknown")
@@ -27,6 +28,8 @@ class Answer:
     label: str
     probability: float
     unknown: bool
+    distance: float | None = None
+    """How unlike known images it is; None where nothing tells."""
     path: str | None = None
     """Where the image lies; None if it has no file."""
     nearest: str | None = None
@@ -113,6 +116,14 @@ class Evaluation:
             told.append(f"{facts['ood']} of other classes, {facts['ood_called_unknown']:.1f} % called unknown")
         return "; ".join(told) or "no images"
 
+    def unknown_detection(self) -> dict[str, float] | None:
+        """How well the distances tell OOD images from known ones (`detection`), in per cent; None without images of
+        both kinds, or without distances."""
+        known, ood = ([each.distance for each in answers] for answers in (self.known, self.ood))
+        if not known or not ood or None in (*known, *ood):
+            return None
+        return detection(torch.tensor(known), torch.tensor(ood))
+
     def as_json(self) -> dict[str, Any]:
         """All of it, in per cent where it is a share."""
         known, ood = self.known, self.ood
@@ -128,6 +139,7 @@ class Evaluation:
             "called_unknown": _percent([each.unknown for each in known]),
             "ood": len(ood),
             "ood_called_unknown": _percent([each.unknown for each in ood]),
+            "unknown_detection": self.unknown_detection(),
             "by_class": {name: list(counts) for name, counts in self.by_class().items()},
             "confusions": [list(each) for each in self.confusions()],
             "wrong": [each.as_json() for each in self.wrong],

@@ -27,12 +27,12 @@ class Prediction:
     """Calibrated on held-out images, where there were any."""
     probabilities: dict[str, float]
     distance: float | None
-    """How far the image lies from the nearest class: the share of known images, in per cent, that lay nearer to a class
-    when they were left out. None where there are no class statistics to compare with."""
+    """How unlike known images it is, between 0 and 100: of as many known images that number would have been as large as
+    this or larger as are missing to 100. None where there are no class statistics to compare with."""
     distances: dict[str, float] | None
-    """The same for every class."""
+    """The same for every class, as if it were the nearest; none is below that of the class which is."""
     unknown: bool
-    """Whether the image lies farther from every class than it should."""
+    """Whether it is more unlike them than it should be."""
     image: str | None = field(default=None, compare=False)
     """What it is about: a path, or "image 3" of a list."""
     picture: Callable[[], bytes | None] | None = field(default=None, compare=False)

@@ -54,13 +54,16 @@ class BranchSet:
         merged: Tensor,
         before: Tensor | None = None,
         images: Tensor | None = None,
+        families: Tensor | None = None,
+        spoilt: Tensor | None = None,
     ) -> None:
         """Move the old Gaussians with the backbone, then add the classes of a task.
 
         The features are those of the task's images under the task's own backbone, the new merged one and the one
         before, which only the first task can do without. If they are the merged ones, nothing has moved. `images` tells
         which image each row is a view of, the plain views first; without, each is one. A label of -1 is that of no
-        class: such rows only show how the backbone moved.
+        class: such rows only show how the backbone moved. `families` and `spoilt` are what `KnownDistances.see` wants,
+        under the merged backbone: the first only where it has moved, the second of a photo of each class.
         """
         labels, tuned, merged = labels.cpu(), tuned.cpu(), merged.cpu()
         before = None if before is None else before.cpu()
@@ -73,18 +76,22 @@ class BranchSet:
             if memory.classes and not still:
                 if before is None:
                     raise ValueError("the features from before are needed to move the Gaussians that are there")
-                memory.transport(options.drift.fit(before, merged, labels))
+                move = options.drift.fit(before, merged, labels)
+                memory.transport(move)
+                if name in self.distances:
+                    self.distances[name].transport(move)
             features = (merged if options.statistics == "after" else tuned)[rows]
             for label in own.unique().tolist():
                 chosen = own == label
                 seen = 1 if views is None else int(chosen.sum()) // len(views[chosen].unique())
                 memory.observe(label, features[chosen], seen)
             if name in self.distances:
-                self.distances[name].rescale(memory.typical_distances())
-                apart = memory.nearest_left_out(features, own, views)
-                plain = own[: len(apart)]
-                for label in plain.unique().tolist():
-                    self.distances[name].observe(label, apart[plain == label])
+                known = self.distances[name]
+                known.see(families, spoilt, len(own.unique()))
+                if not len(known.families):
+                    raise ValueError("the features of the background are needed to tell unknown images from known ones")
+                known.rescale(memory)
+                known.learn(memory, features, own, views)
 
     def forget(self, label: int) -> None:
         """Remove a class from all branches' heads and statistics; aligning again is up to the caller."""
@@ -102,6 +109,17 @@ class BranchSet:
     def combines(self) -> bool:
         """Whether there are statistics by which two classes become one."""
         return any(memory.combines for memory in self.memories.values())
+
+    @property
+    def lacks_background(self) -> bool:
+        """Whether anything is to be told from a background that has not been seen."""
+        return any(not len(known.families) for known in self.distances.values())
+
+    def adopt(self, families: Tensor) -> None:
+        """Go on from the state of an earlier version, which knew no background."""
+        for name, known in self.distances.items():
+            if self.memories[name].classes and not len(known.families):
+                known.adopt(self.memories[name], families)
 
     def align(
         self, name: str, task: int, *, first: bool, seed: int, device: torch.device, progress: Progress
@@ -196,7 +214,9 @@ class BranchSet:
         self._derived.clear()
         for name, distances in self.distances.items():
             if self.memories[name].classes:
-                distances.rescale(self.memories[name].typical_distances())
+                distances.rescale(self.memories[name])
+            else:  # the photos that were spoilt were theirs
+                self.distances[name] = KnownDistances()
 
     def _stored(self) -> dict[str, Stored]:
         """What the branches remember, by the names of its parts."""

@@ -219,10 +219,10 @@ class Method(ABC):
         return self._by_statistics(lambda memory, _: self._distances(memory, features).amin(1) / width)
 
     def percentiles(self, features: Tensor, branch: str) -> Tensor | None:
-        """How far features lie from every known class, as percentiles of what known images have: (n, classes), on the
-        CPU. None for a method or branch that keeps no class statistics."""
+        """How far features lie from every known class, beside what known images have (`KnownDistances.percentiles`):
+        (n, classes), on the CPU. None for a method or branch that keeps no class statistics."""
         statistics = self.statistics(branch)
-        return None if statistics is None else statistics[1].percentiles(self._distances(statistics[0], features))
+        return None if statistics is None else statistics[1].percentiles(statistics[0], self._first(features))
 
     def left_out_logits(self, branch: str, images: ImageSet) -> tuple[Tensor, Tensor] | None:
         """Logits (n, classes) of the images of the last task as if they had not been learnt, and their labels, until
@@ -232,9 +232,7 @@ class Method(ABC):
     def correct_distances(self, features: Tensor, labels: Tensor) -> None:
         """Correct what `percentiles` compares with by images of the last task that were held out, where there are
         statistics to correct."""
-        self._by_statistics(
-            lambda memory, known: known.correct(labels.cpu(), self._distances(memory, features).amin(1))
-        )
+        self._by_statistics(lambda memory, known: known.correct(memory, self._first(features), labels.cpu()))
 
     def forget(self, label: int) -> None:
         """Remove a class from heads and statistics; the labels above move down by one."""
@@ -289,7 +287,11 @@ class Method(ABC):
 
     def _distances(self, memory: GaussianMemory, features: Tensor) -> Tensor:
         """How far features lie from every class, (n, classes): by the first of their parts, which Gaussians are of."""
-        return memory.mahalanobis(features[:, : self.setting.extractor.width].cpu())
+        return memory.mahalanobis(self._first(features))
+
+    def _first(self, features: Tensor) -> Tensor:
+        """Their first part, on the CPU."""
+        return features[:, : self.setting.extractor.width].cpu()
 
     def _by_statistics(self, measure: Callable[[GaussianMemory, KnownDistances], T]) -> dict[str, T]:
         """What is measured on the statistics of branches that have any: once on those that several share."""

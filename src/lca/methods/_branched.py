@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import field_validator
 from torch import Tensor
 
+from lca.data.background import FAMILIES, PICTURES, SPOILT, background, one_of_each, spoilt
 from lca.data.streams import Task
 from lca.errors import LcaError
 from lca.files import Part, State
@@ -102,6 +103,28 @@ class Branched(Method):
         drift models learn how the backbone moves."""
         return 1, 0
 
+    def observe_background(self, task: Task, moved: bool) -> None:
+        """See what known things are told from, on the backbone as it is: generated pictures, where it has moved or
+        nobody has seen them yet, and one photo of each class of the task, spoilt."""
+        if not self.tells_unknown:
+            return
+        if moved or not self.tasks or self.branch_set.lacks_background:
+            self.observed["families"] = self._background(f"task {task.index + 1}, features of the background")
+        extractor = self.setting.extractor
+        scaling, draws = extractor.preprocessing, self.setting.generator("spoilt photos", task.index)
+        photos = spoilt(
+            task.train, one_of_each(task.train), scaling.size, scaling.interpolation, extractor.centre_crop, draws
+        )
+        what = f"task {task.index + 1}, features of spoilt photos"
+        features = self.features(photos, what, self.feature_parts()[:1], centre_crop=1.0)
+        self.observed["spoilt"] = features.unflatten(0, (len(SPOILT), -1)).mean(1)
+
+    def _background(self, what: str) -> Tensor:
+        """The mean features (families, d) of generated pictures."""
+        pictures = background(self.setting.extractor.preprocessing.size)
+        features = self.features(pictures, what, self.feature_parts()[:1], centre_crop=1.0)
+        return features.unflatten(0, (-1, PICTURES)).mean(1)
+
     def branch_steps(self, task: Task) -> Iterator[Step]:
         """What follows the trunk of a task."""
         yield Step("statistics", self.statistics_of_task)
@@ -154,8 +177,10 @@ class Branched(Method):
         trunk = super().expected_bytes(tasks, classes, images)
         views, pairs = self.rows_seen(images)
         pairs *= classes // tasks * images
-        branches = self.branch_set.expected_bytes(tasks, classes, images, self.setting.extractor.width, views, pairs)
-        return None if trunk is None or branches is None else trunk + branches
+        width = self.setting.extractor.width
+        branches = self.branch_set.expected_bytes(tasks, classes, images, width, views, pairs)
+        shown = 4 * width * (len(FAMILIES) + len(SPOILT)) * len(self.branch_set.distances)
+        return None if trunk is None or branches is None else trunk + branches + shown
 
     def finish_task(self) -> None:
         self.observed = {}
@@ -177,6 +202,8 @@ class Branched(Method):
     def load_state(self, state: State) -> None:
         self.load_trunk_state(state)
         self.branch_set.load_state(state, self.setting.extractor.compute.device)
+        if self.branch_set.lacks_background and self.tasks:  # as an earlier version left it
+            self.branch_set.adopt(self._background("features of the background"))
 
     def _align(self, name: str, task: int) -> dict[str, float]:
         setting = self.setting

@@ -57,7 +57,16 @@ class Frozen(Observing):
 
     def statistics_of_task(self) -> None:
         features = self.observed["features"]
-        self.branch_set.observe(self.observed["labels"], features, features, features, self.observed.get("images"))
+        seen = self.observed
+        self.branch_set.observe(
+            seen["labels"],
+            features,
+            features,
+            features,
+            seen.get("images"),
+            seen.get("families"),
+            seen.get("spoilt"),
+        )
 
     def statistics_features(self, branch: str) -> Tensor:
         return self.observed["features"]
@@ -65,6 +74,7 @@ class Frozen(Observing):
     def observe(self, task: Task, labels: list[int], sparing: bool = False) -> None:
         self.see(task, labels, sparing)
         self.observed["features"] = self.extract(task, "", sparing)
+        self.observe_background(task, moved=False)
         learnt = sum(self.heads.sizes)
         if max(labels) >= learnt:
             self.append_means(self.class_means(learnt, "features"), task.index)

@@ -87,7 +87,15 @@ class IncrementalMerging(Observing):
 
     def statistics_of_task(self) -> None:
         seen = self.observed
-        self.branch_set.observe(seen["labels"], seen["tuned"], seen["merged"], seen.get("before"), seen.get("images"))
+        self.branch_set.observe(
+            seen["labels"],
+            seen["tuned"],
+            seen["merged"],
+            seen.get("before"),
+            seen.get("images"),
+            seen.get("families"),
+            seen.get("spoilt"),
+        )
 
     def statistics_features(self, branch: str) -> Tensor:
         return self.observed["merged" if self.branch_set.options[branch].statistics == "after" else "tuned"]
@@ -125,12 +133,14 @@ class IncrementalMerging(Observing):
         extractor.load(self.merge.parameters())
         same = self.options.merge == Last()
         self.observed["merged"] = self.observed["tuned"] if same else self.extract(task, "merged")
+        self.observe_background(task, moved=True)
         self.centre.add(self.plain("merged"))
         if isinstance(self.heads.tasks[-1], PrototypeHead) and max(labels) >= learnt:
             self.heads.tasks[-1].set_from_means(self.class_means(learnt, "merged"), norm=1.0)
 
     def _heads_from_means(self, task: Task, labels: list[int]) -> None:
         self.observed |= {"tuned": self.observed["before"], "merged": self.observed["before"]}
+        self.observe_background(task, moved=False)
         learnt = sum(self.heads.sizes)
         if max(labels) >= learnt:
             self.append_means(self.class_means(learnt, "before"), task.index)

@@ -1,8 +1,8 @@
 """Export: the whole answer of a model as one graph that runs without lca, and LoRA as a peft adapter.
 
 The graph takes `images`, float (n, 3, size, size), RGB in [0, 1]; scaling to what the backbone wants happens inside. It
-gives `probabilities` (calibrated), `logits` and, where the method keeps class statistics, `distance`: how far the image
-lies from the nearest class, as `Prediction.distance`. `docs/shipping.md` shows how to prepare an image.
+gives `probabilities` (calibrated), `logits` and, where the method keeps class statistics, `distance` and `unknown`, as
+`Prediction` has them. `docs/shipping.md` shows how to prepare an image.
 """
 
 import copy
@@ -25,8 +25,9 @@ from lca.errors import LcaError, needs
 from lca.features import FeatureExtractor
 from lca.files import new_folder, read_json, write_json
 from lca.methods._base import Method
-from lca.statistics.distances import FARTHEST, KnownDistances
+from lca.statistics.distances import FARTHEST, MIDDLE, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
+from lca.statistics.quantiles import Distribution
 from lca.tuning.insertion import remove_insertions
 
 OPSET = 18
@@ -36,49 +37,79 @@ FORMAT = "lca export 1"
 """Marks the JSON beside an exported file, and so the file, as one that may be written again."""
 
 
-class NearestClass(nn.Module):
-    """Features to the distance from the nearest class, in per cent of the known images: `KnownDistances.percentiles` of
-    the least `GaussianMemory.mahalanobis`, in float32 and with operations that every runtime has.
+class Above(nn.Module):
+    """`Distribution.above` with operations that every runtime has: a sum over the pieces of the function, each of which
+    rises from 0 to its height between two points."""
 
-    With x and the means whitened and centred, |x - c|² = |x|² - 2 x·c + |c|². The distribution function is a sum over
-    its pieces, each of which rises from 0 to its height between two known distances.
+    points: Tensor
+    widths: Tensor
+    rises: Tensor
+
+    def __init__(self, table: Distribution) -> None:
+        super().__init__()
+        pieces = {
+            "points": table.points[:-1],
+            "widths": table.points.diff().clamp(min=1e-30),
+            "rises": table.heights.diff(),
+        }
+        for name, tensor in pieces.items():
+            self.register_buffer(name, tensor.float().contiguous())
+        self.lowest, self.highest = float(table.points[0]), float(table.points[-1])
+        self.below, self.beyond, self.rate = float(table.heights[0]), float(1 - table.heights[-1]), table.rate
+
+    def forward(self, asked: Tensor) -> Tensor:
+        """(n,) -> (n,)."""
+        inside = self.below + ((asked[:, None] - self.points) / self.widths).clamp(0, 1) @ self.rises
+        under = self.below * torch.exp(-self.rate * (self.lowest - asked).clamp(min=0))
+        over = self.beyond * torch.exp(-self.rate * (asked - self.highest).clamp(min=0))
+        return torch.where(asked > self.highest, over, 1 - torch.where(asked < self.lowest, under, inside))
+
+
+class NearestClass(nn.Module):
+    """Features to the distance of their images: `KnownDistances.percentiles` at the nearest class, in float32 and with
+    operations that every runtime has. Classes and background are whitened; their origin is the middle of the classes.
     """
 
     whitening: Tensor
     centre: Tensor
     classes: Tensor
-    points: Tensor
-    widths: Tensor
-    rises: Tensor
+    background: Tensor
+    means: Tensor
+    deviations: Tensor
 
     def __init__(self, memory: GaussianMemory, known: KnownDistances) -> None:
         super().__init__()
-        table = known.table()
-        assert table is not None
-        points, heights, self.steepness = table
-        means = memory.means().double().cpu()
-        root = memory.root().cpu()
-        centre = means.mean(0)
+        means, root = memory.means().double().cpu(), memory.root().cpu()
+        centre, tables = means.mean(0), known.tables(len(means))
+
+        def whiten(rows: Tensor) -> Tensor:
+            return torch.linalg.solve_triangular(root, (rows.to(root) - centre).T, upper=False).T
+
         buffers = {
             "whitening": torch.linalg.inv(root).T,
             "centre": centre,
-            "classes": torch.linalg.solve_triangular(root, (means - centre).T, upper=False).T,
-            "points": points[:-1],
-            "widths": points.diff().clamp(min=1e-30),
-            "rises": heights.diff(),
+            "classes": whiten(means),
+            "background": whiten(known.background),
+            "means": tables.means,
+            "deviations": tables.deviations,
         }
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor.float().contiguous())
-        self.farthest, self.beyond = float(points[-1]), float(1 - heights[-1])
+        self.z, self.j = Above(tables.z), Above(tables.j)
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, width) -> (n,)."""
         whitened = (features - self.centre) @ self.whitening
-        squared = whitened.square().sum(1, keepdim=True) - 2 * whitened @ self.classes.T + self.classes.square().sum(1)
-        nearest = squared.amin(1).clamp(min=0)
-        inside = ((nearest[:, None] - self.points) / self.widths).clamp(0, 1) @ self.rises
-        tail = self.beyond * (self.farthest / nearest.clamp(min=self.farthest)) ** self.steepness
-        return (100 * torch.where(nearest > self.farthest, 1 - tail, inside)).clamp(max=FARTHEST)
+        middle = whitened.square().sum(1)
+        nearest, label = _squared(whitened, self.classes).min(1)
+        z = (nearest - MIDDLE * middle - self.means[label]) / self.deviations[label]
+        p = torch.minimum(self.z(z), self.j((nearest - _squared(whitened, self.background).amin(1)) / 2))
+        return (100 * (1 - (2 * p).clamp(max=1))).clamp(max=FARTHEST)
+
+
+def _squared(one: Tensor, two: Tensor) -> Tensor:
+    """|x - y|² = |x|² - 2 x·y + |y|²."""
+    return (one.square().sum(1, keepdim=True) - 2 * one @ two.T + two.square().sum(1)).clamp(min=0)
 
 
 class Deployed(nn.Module):
@@ -96,7 +127,7 @@ class Deployed(nn.Module):
         self.register_buffer("mean", torch.tensor(scaling.mean)[:, None, None])
         self.register_buffer("std", torch.tensor(scaling.std)[:, None, None])
         statistics = method.statistics(branch)
-        if statistics is not None and statistics[1].table() is None:  # one image a class: nothing to compare with
+        if statistics is not None and not statistics[1].can_tell:  # one image a class: nothing to compare with
             statistics = None
         self.nearest = None if statistics is None else NearestClass(*statistics)
         self.requires_grad_(False).eval()
@@ -106,15 +137,19 @@ class Deployed(nn.Module):
     @property
     def outputs(self) -> list[str]:
         """Names of what `forward` gives, in order."""
-        return ["probabilities", "logits", *["distance"] * (self.nearest is not None)]
+        return ["probabilities", "logits", *([] if self.nearest is None else ["distance", "unknown"])]
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(n, 3, size, size) in [0, 1] -> probabilities and logits (n, classes), and distance (n,) if there is one."""
+        """(n, 3, size, size) in [0, 1] -> probabilities and logits (n, classes), and distance and unknown (n,) if
+        there is a distance."""
         views = (images - self.mean) / self.std
         features = torch.cat([self._method.embed(views, part) for part in self._method.feature_parts()], dim=1)
         logits = self._method.logits(features, self.branch)
         answer = (logits / self.temperature).softmax(1), logits
-        return answer if self.nearest is None else (*answer, self.nearest(features[:, : self.extractor.width]))
+        if self.nearest is None:
+            return answer
+        distance = self.nearest(features[:, : self.extractor.width])
+        return *answer, distance, distance >= UNKNOWN_AT
 
 
 def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:

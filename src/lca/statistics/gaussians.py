@@ -21,7 +21,7 @@ from lca.errors import LcaError
 from lca.files import Part, Stored, whole, without
 from lca.options import Options
 from lca.statistics.drift import Transport
-from lca.statistics.left_out import LeftOut
+from lca.statistics.left_out import LeftOut, LeftOutMetric
 
 log = logging.getLogger(__name__)
 
@@ -254,43 +254,22 @@ class GaussianMemory(Stored):
     def leave_one_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> Tensor:
         """The squared distance of learnt images to their own classes, each as if it had not been learnt: (n,).
 
-        `images` tells which image each row is a view of, as for `LeftOut.of`; by default each is one. In the scatter's
-        eigenvectors the shrunk covariance is diagonal, and Woodbury's formula takes the loss of an image's rows into
-        account. Where the factors do not hold every image exactly (`diagonal`, rank, energy), only the mean is
-        left-one-out. NaN where nothing is left to measure with: one image, or two of the only class with any spread.
+        `images` tells which image each row is a view of, as for `LeftOut.of`; by default each is one. NaN where nothing
+        is left to measure with: one image, or two of the only class with any spread.
         """
-        if images is None and len(features) > _AT_ONCE:
-            parts = zip(features.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
-            return torch.cat([self.leave_one_out(*part) for part in parts])
-        labels, exact = labels.cpu(), self.is_exact
-        without = LeftOut.of(features.cpu(), labels, self.means().cpu(), self.counts(), images)
-        values, vectors = (each.cpu() for each in self.pooled().spectrum)
+        without = self.left_out(features, labels, images)
+        return self.left_out_metric(without).between(without.apart, torch.zeros_like(without.apart)).float()
+
+    def left_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> LeftOut:
+        """What the statistics would be without each of some learnt images."""
+        return LeftOut.of(features.cpu(), labels.cpu(), self.means().cpu(), self.counts(), images)
+
+    def left_out_metric(self, without: LeftOut) -> LeftOutMetric:
+        """The pooled, shrunk covariance without each of these images. Where the factors do not hold every image exactly
+        (`diagonal`, rank, energy), nothing is lost."""
+        exact, (values, axes) = self.is_exact, (each.cpu() for each in self.pooled().spectrum)
         freedom = max(self.pooled().freedom - exact, 1)
-        apart, lost = without.apart @ vectors, without.lost @ vectors * exact
-        gone = lost.square().sum((1, 2))
-        share = (1 - SHRINKAGE) / freedom
-        level = SHRINKAGE * (values.sum() - gone) / (freedom * len(values)) + self.options.ridge + _FLOOR
-        spectrum = share * values.clamp(min=0) + level[:, None]
-        scaled = lost / spectrum[:, None]
-        across = (scaled @ apart[:, :, None])[:, :, 0]
-        left, axes = torch.linalg.eigh(torch.eye(lost.shape[1]).to(lost) - share * scaled @ lost.mT)
-        gained = (axes.mT @ across[:, :, None])[:, :, 0].square() / left.clamp(min=1e-6)  # positive, but for rounding
-        distances = (apart.square() / spectrum).sum(1) + share * gained.sum(1)
-        measurable = (without.left > 0) & (values.sum() - gone >= 1e-6 * values.sum())
-        return distances.where(measurable, torch.nan).float()
-
-    def nearest_left_out(self, features: Tensor, labels: Tensor, images: Tensor | None = None) -> Tensor:
-        """The squared distance of learnt images to the nearest class, their own one as if they had not been learnt.
-
-        This is what a new image is asked, too: how far it lies from every class. (n,), NaN as in `leave_one_out`.
-        """
-        alone = self.leave_one_out(features, labels, images)
-        plain, own = features[: len(alone)].cpu(), labels[: len(alone)].cpu()
-        others = [
-            self.mahalanobis(rows).scatter(1, of_class[:, None], torch.inf).amin(1)
-            for rows, of_class in zip(plain.split(_AT_ONCE), own.split(_AT_ONCE), strict=True)
-        ]
-        return torch.minimum(alone, torch.cat(others))
+        return LeftOutMetric(without, values, axes, freedom, SHRINKAGE, self.options.ridge + _FLOOR, exact)
 
     def typical_distances(self) -> Tensor:
         """The leave-one-out distance of an image that lies as far from its class as its images do on average:
@@ -299,18 +278,12 @@ class GaussianMemory(Stored):
         Without an image, the mean of its class moves by -u/(K - 1), so the image lies K/(K - 1) u away from it, and the
         pooled scatter loses K/(K - 1) u uᵀ. Sherman and Morrison's formula takes the loss into account: q / (1 - k q).
         """
-        pooled, kind, labels = self.pooled(), self.options, sorted(self.classes)
+        pooled, kind = self.pooled(), self.options
         counts, exact = self.counts().double(), self.is_exact
         without = counts / (counts - 1)
         freedom = max(pooled.freedom - exact, 1)
         values, vectors = (each.cpu() for each in pooled.spectrum)
-        if kind.kind == "shared":  # no class has rows of its own
-            common = (self.shared.cpu().double() @ vectors).square().sum(0) / max(self._freedom(), 1)
-            coordinates = common * (counts[:, None] - int(kind.unbiased)) / counts[:, None]
-        else:
-            own = (self._with_rows(self.classes[label]) for label in labels)
-            rows = [(each.factor.cpu().double() @ vectors).square().sum(0) / each.count for each in own]
-            coordinates = torch.stack(rows)
+        coordinates = self._spread_along(vectors)
         lost = without * coordinates.sum(1) if exact else torch.zeros_like(without)
         level = SHRINKAGE * (values.sum() - lost) / (freedom * len(values)) + kind.ridge + _FLOOR
         spectrum = (1 - SHRINKAGE) * values.clamp(min=0) / freedom + level[:, None]
@@ -319,6 +292,22 @@ class GaussianMemory(Stored):
         left = (1 - loss * distances).clamp(min=1e-6)  # it is positive, but for rounding
         measurable = (counts > 1) & (values.sum() - lost >= 1e-6 * values.sum())
         return (without.square() * distances / left).where(measurable, torch.nan).float()
+
+    def typical_spreads(self) -> Tensor:
+        """q = tr(Scatter_c Σ⁻¹) / n_c of every class, Σ the pooled, shrunk covariance: (classes,), in float64."""
+        values, vectors = (each.cpu() for each in self.pooled().spectrum)
+        freedom = max(self.pooled().freedom, 1)
+        level = SHRINKAGE * values.sum() / (freedom * len(values)) + self.options.ridge + _FLOOR
+        return (self._spread_along(vectors) / ((1 - SHRINKAGE) * values.clamp(min=0) / freedom + level)).sum(1)
+
+    def _spread_along(self, axes: Tensor) -> Tensor:
+        """The mean square of the images of every class around its mean, along axes in columns: (classes, axes)."""
+        counts, labels = self.counts().double(), sorted(self.classes)
+        if self.options.kind == "shared":  # no class has rows of its own
+            common = (self.shared.cpu().double() @ axes).square().sum(0) / max(self._freedom(), 1)
+            return common * (counts[:, None] - int(self.options.unbiased)) / counts[:, None]
+        own = (self._with_rows(self.classes[label]) for label in labels)
+        return torch.stack([(each.factor.cpu().double() @ axes).square().sum(0) / each.count for each in own])
 
     @property
     def is_exact(self) -> bool:
@@ -422,8 +411,6 @@ class GaussianMemory(Stored):
 _NO_ROWS = torch.zeros(0)
 _AT_ONCE = 2**24
 """Numbers in the largest tensor that sampling needs besides the samples themselves."""
-_AT_ONCE = 4096
-"""Images whose distances are measured at once: many numbers in double precision for each."""
 _FLOOR = 1e-8
 """Variance in every direction, for classes without any spread and no ridge."""
 

@@ -50,3 +50,51 @@ class LeftOut:
             within[images[order], place] = spread[order]
             lost = torch.cat([lost, within], dim=1)
         return cls(rest, (features[:n] if asked is None else asked.double()) - rest, lost, count[:, 0] - 1)
+
+
+class LeftOutMetric:
+    """Squared distances under a pooled, shrunk covariance as it would be without each of n images, in float64.
+
+    Along the axes of the pooled scatter, its eigenvectors, the covariance (1 - s) Σ + s tr(Σ)/d I + ridge I is
+    diagonal, and Woodbury's formula takes the loss of an image's rows L into account: with D the diagonal without them,
+    |v|² = vᵀ D⁻¹ v + a vᵀ D⁻¹ Lᵀ (I - a L D⁻¹ Lᵀ)⁻¹ L D⁻¹ v, a = (1 - s) / freedom. NaN where nothing is left to
+    measure with.
+    """
+
+    def __init__(
+        self,
+        without: LeftOut,
+        values: Tensor,
+        axes: Tensor,
+        freedom: int,
+        shrinkage: float,
+        ridge: float,
+        exact: bool = True,
+    ) -> None:
+        self._axes, self._share = axes, (1 - shrinkage) / freedom
+        lost = without.lost @ axes * exact
+        gone = lost.square().sum((1, 2))
+        level = shrinkage * (values.sum() - gone) / (freedom * len(values)) + ridge
+        self._weights = 1 / (self._share * values.clamp(min=0) + level[:, None])
+        self._lost = lost * self._weights[:, None]
+        inner, across = torch.linalg.eigh(torch.eye(lost.shape[1]).to(lost) - self._share * self._lost @ lost.mT)
+        self._lost = (across / inner.clamp(min=1e-6).sqrt()[:, None]).mT @ self._lost  # > 0, but for rounding
+        self._measurable = (without.left > 0) & (values.sum() - gone >= 1e-6 * values.sum())
+
+    def between(self, one: Tensor, two: Tensor) -> Tensor:
+        """Of n points each (n, d) from another one: (n,)."""
+        apart = (one - two) @ self._axes
+        gained = (self._lost @ apart[:, :, None]).square().sum((1, 2))
+        return self._told((apart.square() * self._weights).sum(1) + self._share * gained)
+
+    def to(self, points: Tensor, common: Tensor) -> Tensor:
+        """Of n points (n, d) from each of k that are common to all of them (k, d): (n, k)."""
+        one, two = points @ self._axes, common @ self._axes
+        weighted = one * self._weights
+        squares = (one * weighted).sum(1, keepdim=True) - 2 * weighted @ two.T + self._weights @ two.square().T
+        gained = (self._lost @ one[:, :, None] - self._lost @ two.T).square().sum(1)
+        return self._told(squares.clamp(min=0) + self._share * gained)
+
+    def _told(self, distances: Tensor) -> Tensor:
+        measurable = self._measurable if distances.ndim == 1 else self._measurable[:, None]
+        return distances.where(measurable, torch.nan)
