@@ -303,7 +303,7 @@ def test_images_of_a_large_lesson_are_left_out_in_parts(monkeypatch):
 
 def test_two_classes_made_one_keep_the_scores_of_both():
     draw = drawing(4, apart=3.0)
-    known = Taught(lesson(draw, (8, 5, 30, 9))).known
+    known = Taught(lesson(draw, (8, 5, 12, 9))).known
     before = {label: values.clone() for label, values in known._values.items()}
     held, counts = {**known._values}, dict(known._counts)
     known.merge(0, 2)
