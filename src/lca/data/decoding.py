@@ -26,6 +26,7 @@ from torch import Tensor
 from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.progress import Progress
+from lca.turns import Together
 
 ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
 """A file, a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4), or a tensor (1 | 3, h, w); arrays and tensors hold
@@ -273,11 +274,14 @@ def _explained(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Pillow's warnings, which name no file. Not for threads: the filters are the whole process's."""
+def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
         yield
+
+
+_quiet = Together(_without_warnings).entered
+"""Without Pillow's warnings, which name no file. The filters are the whole process's."""
 
 
 def _has_several_frames(image: Image.Image) -> bool:

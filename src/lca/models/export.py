@@ -5,12 +5,10 @@ gives `probabilities` (calibrated), `logits` and, where the method keeps class s
 lies from the nearest class, as `Prediction.distance`. `docs/shipping.md` shows how to prepare an image.
 """
 
-import copy
 import json
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +25,6 @@ from lca.files import new_folder, read_json, write_json
 from lca.methods._base import Method
 from lca.statistics.distances import FARTHEST, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
-from lca.tuning.insertion import remove_insertions
 
 OPSET = 18
 ONNX_LIMIT = 2**31
@@ -124,7 +121,7 @@ def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
     branch = branch or model.branch
     if branch not in model.method.branches():
         raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
-    twin = _twin(model)
+    twin = model.twin(device="cpu", precision="fp32", exact=False, compile=False)
     if not any(map(twin.method.lasts, twin.method.feature_parts())):  # else it is needed without its tuning as well
         twin.extractor.tuner.fold()
     temperature = model.temperatures.get(branch, 1.0)
@@ -227,17 +224,6 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
         model.extractor.tuner.write_adapter(place)
         write_json(place / "lca.json", _about(model) | {"not_included": left_out})
     return folder / "lca.json"
-
-
-def _twin(model: ContinualClassifier) -> ContinualClassifier:
-    """An independent copy on the CPU in float32, made of the model's state."""
-    extractor = copy.deepcopy(model.extractor)
-    extractor.tuner.detach()
-    remove_insertions(extractor.vit)  # the prompts of methods that bring some of their own
-    recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
-    twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
-    twin.load_state(model.state())
-    return twin
 
 
 def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:
