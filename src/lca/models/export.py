@@ -5,12 +5,14 @@ gives `probabilities` (calibrated), `logits` and, where the method keeps class s
 lies from the nearest class, as `Prediction.distance`. `docs/shipping.md` shows how to prepare an image.
 """
 
+import glob
 import json
+import shutil
+import uuid
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from lca.data.views import Preprocessing
 from lca.device import versions
 from lca.errors import LcaError, needs
 from lca.features import FeatureExtractor
-from lca.files import new_folder, read_json, write_json
+from lca.files import flush, hold, is_held, read_json, write_json
 from lca.methods._base import Method
 from lca.statistics.distances import FARTHEST, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
@@ -196,9 +198,9 @@ def _export(
         write = convert(module, about)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
-            write(Path(beside) / path.name)
-            (Path(beside) / path.name).replace(path)
+        with _folder_beside(path) as beside:
+            write(beside / path.name)
+            (beside / path.name).replace(path)
     except OSError as error:
         raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
     write_json(sidecar, about)
@@ -220,10 +222,35 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
     if folder.exists() and not (overwrite or empty or _is_ours(folder / "lca.json")):
         raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
     left_out = ["heads", "class statistics", "temperature", *["feature norm"] * (model.extractor.norm is not None)]
-    with nullcontext(folder) if folder.exists() else new_folder(folder) as place:
+    with nullcontext(folder) if folder.exists() else _new_folder(folder) as place:
         model.extractor.tuner.write_adapter(place)
         write_json(place / "lca.json", _about(model) | {"not_included": left_out})
     return folder / "lca.json"
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A folder for what is being written, which is gone afterwards. What killed exports left beside is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if (left / ".lock").is_file() and not left.is_symlink() and not is_held(left):
+            shutil.rmtree(left, ignore_errors=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with hold(beside, f"another export writes {path}"):
+            yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Fill a folder and put it in its place as a whole."""
+    with _folder_beside(path) as beside:
+        (beside / path.name).mkdir()
+        yield beside / path.name
+        (beside / path.name).rename(path)
+        flush(path.parent)
 
 
 def _about(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import yaml
 
 from lca.errors import LcaError
 from lca.files import is_held, read_json
+from lca.recipe_files import parse_yaml
 
 RUNNING, FINISHED, STOPPED, FAILED, OPEN = "running", "finished", "stopped", "failed", "open"
 """How far a run is."""
@@ -70,13 +71,13 @@ class RunFiles:
 
     def begun(self) -> bool:
         """Whether this is the folder of a run."""
-        return any(path.exists() for path in (self.recipe, self.log_file, self.results))
+        return any(path.exists() for path in (self.recipe, self.log_file, self.results, self.failure))
 
     def stored_recipe(self) -> dict[str, Any]:
         """The recipe from its own file or from the results; empty where neither is at hand."""
         try:
             if self.recipe.exists():
-                recipe = yaml.safe_load(self.recipe.read_text(encoding="utf-8"))
+                recipe = parse_yaml(self.recipe.read_text(encoding="utf-8"))
             else:
                 recipe = read_json(self.results)["recipe"]
         except (OSError, yaml.YAMLError, LcaError):
