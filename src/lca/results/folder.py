@@ -71,7 +71,7 @@ class RunFiles:
 
     def begun(self) -> bool:
         """Whether this is the folder of a run."""
-        return any(path.exists() for path in (self.recipe, self.log_file, self.results, self.failure))
+        return any(path.exists() for path in (self.recipe, self.log_file, self.results))
 
     def stored_recipe(self) -> dict[str, Any]:
         """The recipe from its own file or from the results; empty where neither is at hand."""
