@@ -80,10 +80,14 @@ class _Loader(yaml.SafeLoader):
 
     def _expect(self, holds: bool, problem: str, node: Node | None = None) -> None:
         if not holds:
-            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node and node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                problem=problem, problem_mark=None if node is None else node.start_mark
+            )
 
 
-_Loader.add_constructor(f"{_TAG}merge", yaml.SafeLoader.construct_yaml_str)  # as a key, to compare it with others
+_Loader.add_constructor(
+    f"{_TAG}merge", lambda loader, node: loader.construct_scalar(node)
+)  # as a key, to compare it with others
 
 
 def parse_yaml(text: str) -> Any:

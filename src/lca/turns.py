@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from threading import Lock, RLock, get_ident
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 Model = TypeVar("Model")
 Arguments = ParamSpec("Arguments")
@@ -80,7 +80,7 @@ def whole(
         with self.turns.reading(self) as model:
             return method(model, *arguments, **named)
 
-    return read
+    return cast(Callable[Concatenate[Reader, Arguments], Result], read)
 
 
 class Together:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
+from lca.cli.common import SOME_FAILED, MaxMegapixels, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
@@ -76,6 +76,7 @@ def learn_command(
     keep: Keep = 5,
     device: Device = None,
     as_json: AsJson = False,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Teach a model the classes of a folder.
@@ -176,6 +177,7 @@ def predict_command(
     branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Ask a model what is in images.
@@ -228,6 +230,7 @@ def evaluate_command(
     branch: Branch = None,
     weights: Weights = None,
     device: Device = None,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure a model on labelled images it has not been taught.

@@ -18,10 +18,13 @@ from lca.errors import LcaError
 
 VARIABLE = "LCA_MAX_MEGAPIXELS"
 MEGAPIXELS = 50.0
-BYTES = {"JPEG2000": 20, "WEBP": 20, "AVIF": 16}
+BYTES = {"JPEG2000": 24, "WEBP": 20, "AVIF": 16}
 """Memory to decode a pixel, where it is more than `USUAL`: decoders that hold the whole image several times."""
 USUAL = 12
 """What Pillow decodes to, what that is converted to, and one more for turning: four bytes each."""
+Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
+"""Bytes that Pillow asks for at once, 64 MiB instead of 16: the C library keeps what is below 32 MiB when it is freed,
+for the thread that had it, so that several threads would hold several large images."""
 _TIFF_WIDTH, _TIFF_LENGTH = 322, 323
 
 
