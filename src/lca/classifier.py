@@ -9,6 +9,7 @@ model = ContinualClassifier.load("model")
 model.undo()                                             # takes back the last change, exactly
 """
 
+import copy
 import time
 import warnings
 from collections.abc import Generator, Iterator
@@ -16,9 +17,10 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lca import notebook
 from lca.arguments import expect, expect_number, expect_one_of, folder_path, model_folder
@@ -68,6 +70,7 @@ from lca.recipe import Recipe, named_recipe
 from lca.stored_facts import check_facts
 from lca.text import count
 from lca.training.setting import Given, Setting
+from lca.turns import Turns, whole
 
 HELD_OUT, SMALLEST = 0.1, 6
 """Share of every class that is kept back to measure on, and the smallest class from which any image is."""
@@ -88,6 +91,9 @@ class ContinualClassifier:
     `branch` names the classifier that answers when the method keeps several on one backbone; by default the last one.
     `bundle` says whether a saved model carries the backbone's weights; such a one is there to be given away and keeps
     no earlier states. `keep` is how many of these there are for `undo` otherwise, in memory and on disk.
+
+    Threads may share one: they take turns to read, and what another thread reads during a change (`learn`, `forget`,
+    `undo` and their like) is the classifier from before it, until the change is whole. `steps` is for one thread alone.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class ContinualClassifier:
         self.backbone = backbone if isinstance(backbone, Backbone) else load_backbone(recipe.backbone)
         self.compute = Compute.choose(recipe.device, recipe.precision, recipe.exact, recipe.compile)
         self._weights = dict(self.backbone.vit.state_dict())  # under the names they have before a tuner is attached
+        self._untuned = _sharing(self.backbone.vit)
         self.extractor = FeatureExtractor(
             self.backbone, recipe.tuning, recipe.seed, self.compute, self.view.centre_crop
         )
@@ -125,6 +132,7 @@ class ContinualClassifier:
         self.history: list[Lesson] = []
         self.temperatures: dict[str, float] = {}
         self.keep, self._earlier = KEEP, list[Earlier]()
+        self.turns = Turns[ContinualClassifier]()
 
     def learn(self, data: Task | Labelled, held_out: float = HELD_OUT, effort: Effort = "auto") -> Lesson:
         """Learn from labelled images, or from a task of a stream; returns the new entry of the history.
@@ -264,10 +272,11 @@ class ContinualClassifier:
                 check_facts(state.meta, where)
                 check_tensors(state.parts, where)
             self.load_state(state)
-        self._earlier.pop()
+            self._earlier = self._earlier[:-1]
         return taken
 
     @property
+    @whole
     def undoable(self) -> int:
         """How many changes can be taken back, one after the other."""
         return len(leading_back(self._earlier, len(self.history), self.keep))
@@ -327,6 +336,10 @@ class ContinualClassifier:
         never learnt test what the model refuses."""
         self._check_question(branch, unknown_at)
         images, report = self.read(data, "test")
+        return self._evaluated(images, report, branch, unknown_at)
+
+    @whole
+    def _evaluated(self, images: ImageSet, report: ReadingReport, branch: str | None, unknown_at: float) -> Evaluation:
         answers = self._answers(images, branch, unknown_at)
         paths = report.paths if len(report.paths) == len(images) else [None] * len(images)
         truths = [images.classes[label] for label in images.labels.tolist()]
@@ -339,6 +352,7 @@ class ContinualClassifier:
         )
 
     @property
+    @whole
     def knows_distances(self) -> bool:
         """Whether there are statistics that say how far an image lies from every class."""
         statistics = self.method.statistics(self.branch)
@@ -349,12 +363,14 @@ class ContinualClassifier:
         """Shorter side to which larger images are decoded."""
         return working_size(self.extractor.preprocessing.size)
 
+    @whole
     def features(self, images: ImageSet | Pixels, what: str = "features", centre_crop: float | None = None) -> Tensor:
         """(n, width), on the classifier's device; `centre_crop` is another than the view's."""
         expect("images", images, (ImageSet, Pixels), "an ImageSet or Pixels; `predict` takes files")
         with self.compute.determinism():
             return self.method.features(images, what, centre_crop=centre_crop)
 
+    @whole
     @torch.no_grad()
     def logits(self, features: Tensor, branch: str | None = None) -> Tensor:
         """(n, classes learnt), in the order of `classes`."""
@@ -368,14 +384,17 @@ class ContinualClassifier:
         self._expect_classes()
         return torch.cat([self.method.logits(some, branch) for some in features.split(_ANSWERED_AT_ONCE)])
 
+    @whole
     def probabilities(self, features: Tensor, branch: str | None = None) -> Tensor:
         """(n, classes learnt): softmax of the logits at the calibrated temperature."""
         return (self.logits(features, branch) / self.temperatures.get(branch or self.branch, 1.0)).softmax(1)
 
+    @whole
     def memory(self) -> dict[str, int]:
         """Bytes the model takes beyond the backbone, by part: what lies on disk."""
         return self.method.storage()
 
+    @whole
     def state(self) -> State:
         """Everything but the backbone's own weights, which the recipe and a hash name."""
         state = self.method.state()
@@ -408,6 +427,7 @@ class ContinualClassifier:
         self.temperatures = dict(state.meta["temperatures"])
         self.method.load_state(State(state.parts, state.meta["method"]))
 
+    @whole
     def save(self, folder: str | Path, keep: int | None = None) -> None:
         """Write the model and its card to a folder. The model changes in one atomic step: an interrupted save leaves
         the old one. The states from before the last changes are kept beside it for `undo`, at most `keep` of them, by
@@ -458,6 +478,18 @@ class ContinualClassifier:
             classifier._try_out()
         classifier.keep, classifier._earlier = max(KEEP, len(earlier)), earlier
         return classifier
+
+    def twin(self, state: State | None = None, **changes: Any) -> "ContinualClassifier":
+        """An independent classifier in a state that this one gave, by default its present one; `changes` are those of
+        its recipe that are about where it computes."""
+        state = self.state() if state is None else state
+        vit = copy.deepcopy(self._untuned)
+        vit.load_state_dict(self._weights)
+        backbone = replace(self.backbone, vit=vit)
+        twin = ContinualClassifier(self.recipe.model_copy(update=changes), self.view, Progress(), backbone)
+        twin.load_state(state)
+        twin.branch, twin.bundle, twin.keep, twin._earlier = self.branch, self.bundle, self.keep, [*self._earlier]
+        return twin
 
     @torch.no_grad()
     def _try_out(self) -> None:
@@ -538,21 +570,24 @@ class ContinualClassifier:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[State]:
         """What fails or is interrupted within leaves the classifier as it was before: in the state that is given."""
-        before = self.state()
-        try:
-            yield before
-        except BaseException:
-            self.load_state(before)
-            raise
+        with self.turns.alone():
+            before = self.state()
+            with self.turns.changing(lambda: self.twin(before)):
+                try:
+                    yield before
+                except BaseException:
+                    self.load_state(before)
+                    raise
 
     @contextmanager
     def _change(self) -> Iterator[State]:
         """The same, and what does not fail can be taken back."""
         with self._all_or_nothing() as before:
             yield before
-        earlier = leading_back([*self._earlier, Earlier.of(before)], len(self.history), self.keep)
-        self._earlier = bounded(earlier, self.state(), ROOM)
+            earlier = leading_back([*self._earlier, Earlier.of(before)], len(self.history), self.keep)
+            self._earlier = bounded(earlier, self.state(), ROOM)
 
+    @whole
     def _answers(self, images: ImageSet | Pixels, branch: str | None, unknown_at: float) -> list[Prediction]:
         branch = self._check_question(branch, unknown_at)
         if not len(images):
@@ -640,3 +675,12 @@ class ContinualClassifier:
         mask = share_mask(images, held_out, self.recipe.seed, SMALLEST)
         rows, kept_back = torch.nonzero(~mask)[:, 0], torch.nonzero(mask)[:, 0]
         return Task(self.tasks, images.classes, images.subset(rows), images.subset(kept_back)), report
+
+
+def _sharing(vit: nn.Module) -> nn.Module:
+    """A copy of a transformer as it is built now, whose tensors take no memory: they are those of the original."""
+    tensors = [*vit.parameters(), *vit.buffers()]
+    aliases = {
+        id(each): nn.Parameter(each.detach(), False) if isinstance(each, nn.Parameter) else each for each in tensors
+    }
+    return copy.deepcopy(vit, aliases)

@@ -27,6 +27,7 @@ from torch import Tensor
 import lca
 from lca.errors import LcaError
 from lca.ranks import current
+from lca.turns import Together
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,8 @@ class Compute:
         if not self.exact:
             yield
             return
-        # cuBLAS reads this when its first handle is made, so it must be set before any GPU work
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)
-        try:
-            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-                yield
-        finally:
-            torch.use_deterministic_algorithms(before)
+        with _DETERMINISTIC.entered():
+            yield
 
     def describe(self) -> dict[str, str]:
         """For results: what computed them."""
@@ -103,6 +97,21 @@ def _cpu_computes_in_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    # cuBLAS reads this when its first handle is made, so it must be set before any GPU work
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+_DETERMINISTIC = Together(_deterministic)
+"""Both are settings of the whole process."""
 _WORTH_COMPILING = 2e12
 """Parameters times trained images of a task: about ten seconds of an H200's time, of which compiling saves a part."""
 

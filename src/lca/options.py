@@ -4,6 +4,7 @@ Every part's options stand beside the part; `recipe` puts them together.
 """
 
 from collections.abc import Callable, Mapping
+from reprlib import Repr
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -12,12 +13,17 @@ from lca.errors import InvalidOptionsError, LcaError, nearest
 from lca.registry import Registry
 
 Model = TypeVar("Model", bound=BaseModel)
+_NAMED, _SHOWN = 20, 400
+"""Mistakes that a message names, and characters of what it repeats."""
+_repr = Repr()
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = _repr.maxset = 10
+_repr.maxlong, _repr.maxstring, _repr.maxother = 60, _SHOWN, _SHOWN
 
 
 class Options(BaseModel):
     """Base of all option classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     def __init__(self, /, *given: Any, **values: Any) -> None:
         name = type(self).__name__
@@ -36,7 +42,7 @@ class Options(BaseModel):
         if isinstance(value, Mapping):
             for key in value:
                 if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {key!r}; {nearest(str(key), cls.model_fields)}")
+                    raise ValueError(f"unknown key {shown(key)}; {nearest(str(key), cls.model_fields)}")
         return value
 
 
@@ -58,8 +64,10 @@ def one_of(table: Registry[Any], default: str, tag: str = "name", shared: bool =
             return value
         section = {tag: value} if isinstance(value, str) else value
         if not isinstance(section, Mapping):
-            raise ValueError(f"expected a name, or a mapping in which `{tag}` is one; got {value!r}")
+            raise ValueError(f"expected a name, or a mapping in which `{tag}` is one; got {shown(value)}")
         section = {tag: default, **section}
+        if not isinstance(section[tag], str):
+            raise ValueError(f"`{tag}` must be a name, got {shown(section[tag])}")
         try:
             chosen = options_of(table[section[tag]])
         except LcaError as error:
@@ -94,11 +102,26 @@ def validate(model: type[Model], content: Any, origin: str) -> Model:
 
 
 def _told(error: ValidationError, origin: str) -> InvalidOptionsError:
-    lines = [f"{origin}: {error.error_count()} mistake(s)"]
-    for item in error.errors():
-        place = ".".join(str(step) for step in item["loc"]) or "the top level"
+    count = error.error_count()
+    lines = [f"{origin}: {count} mistake(s)"]
+    for item in error.errors()[:_NAMED]:
+        place = _cut(".".join(str(step) for step in item["loc"])) or "the top level"
         message = item["msg"].removeprefix("Value error, ")
         told = item["type"] == "value_error" or isinstance(item["input"], Mapping)  # ours say what they got
-        got = "" if told else f", got {item['input']!r}"
-        lines.append(f"  {place}: {message}{got}")
+        got = "" if told else f", got {shown(item['input'])}"
+        lines.append(f"  {place}: {_cut(message)}{got}")
+    if count > _NAMED:
+        lines.append(f"  and {count - _NAMED} more")
     return InvalidOptionsError("\n".join(lines))
+
+
+def shown(value: Any) -> str:
+    """A value in a message, as Python writes it; of a large one the beginning."""
+    try:
+        return _cut(_repr.repr(value))
+    except ValueError:  # a whole number with more digits than Python writes
+        return "a whole number of thousands of digits"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -5,11 +5,12 @@ ones that come with the package and a user's own. `extends: NAME` starts from an
 key. A section named after a scale (`mini`) holds what is different there, and `--scale` chooses it.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from lca.arguments import expect
 from lca.backbones import PHOTOS, BackboneOptions
@@ -17,8 +18,8 @@ from lca.data.options import DataOptions
 from lca.errors import LcaError, nearest
 from lca.files import hash_json
 from lca.methods import MethodOptions, methods
-from lca.options import Options, one_of, validate
-from lca.recipe_files import parse_override, read_yaml, recipe_names, shipped_recipes
+from lca.options import Options, one_of, shown, validate
+from lca.recipe_files import DEEPEST, parse_override, read_yaml, recipe_names, shipped_recipes
 from lca.training.options import TrainingOptions
 from lca.tuning import TuningOptions, tuners
 
@@ -32,8 +33,8 @@ AnyTuning = Annotated[SerializeAsAny[TuningOptions], BeforeValidator(one_of(tune
 class Recipe(Options):
     """One run: everything that influences a number, and where it may not."""
 
-    name: str = "run"
-    """Names the run folder; not part of what the numbers depend on."""
+    name: str = Field("run", min_length=1, max_length=200, pattern=r"^[^/\\\x00]*$")
+    """Names the run folder; not part of what the numbers depend on. It is no path."""
     method: AnyMethod = "im"  # type: ignore[assignment]
     backbone: BackboneOptions = BackboneOptions()
     tuning: AnyTuning = "lora"  # type: ignore[assignment]
@@ -57,6 +58,13 @@ class Recipe(Options):
     forward_transfer: bool = False
     """Measure what the features are worth for the next task before it is learnt. Two passes over its images, which the
     method does not see."""
+
+    @field_validator("name")
+    @classmethod
+    def _in_its_folder(cls, name: str) -> str:
+        if name in (".", ".."):
+            raise ValueError(f"expected a name for a folder, got {name!r}")
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -213,22 +221,24 @@ def _read(name_or_path: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
         path = shipped_recipes() / f"{name_or_path}.yaml"
-        if not path.is_file():
+        if not os.path.isfile(path):
             if name_or_path in methods:
                 return {"method": name_or_path}
             hint = nearest(name_or_path, [*recipe_names(), *methods])
             raise LcaError(
-                f"there is no recipe {name_or_path!r}; {hint}{'' if hint.endswith('?') else '.'} "
+                f"there is no recipe {shown(name_or_path)}; {hint}{'' if hint.endswith('?') else '.'} "
                 "A recipe of your own is given as a path that ends in .yaml."
             )
-    if path.resolve() in above:
-        raise LcaError(f"{path} extends itself, by way of {', '.join(str(each) for each in above)}")
     content = read_yaml(path)
+    if (place := path.resolve()) in above:
+        raise LcaError(f"{path} extends itself, by way of {', '.join(str(each) for each in above)}")
     parent = content.pop("extends", None)
     if parent is None:
         return content
-    beside = path.parent / str(parent)
-    return _over(_read(str(beside) if beside.suffix else str(parent), (*above, path.resolve())), content)
+    if not isinstance(parent, str) or len(above) == DEEPEST:
+        raise LcaError(f"{path}: extends names one recipe, in at most {DEEPEST} steps; got {shown(parent)}")
+    beside = path.parent / parent
+    return _over(_read(str(beside) if beside.suffix else parent, (*above, place)), content)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

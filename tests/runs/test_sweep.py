@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -350,12 +351,16 @@ def test_what_was_measured_of_robustness_travels_with_the_pack(tmp_path):
         assert run.robustness["default"].accuracy_c == 70
 
 
-def test_cells_that_another_process_runs_are_left_to_it(tmp_path, monkeypatch):
+def test_cells_that_another_process_runs_are_left_to_it_and_waited_for(tmp_path, monkeypatch):
     cells = expand(small(grid={"seed": [1, 2]}))
     seen = ran(monkeypatch)
-    with hold(tmp_path / "running" / cells[0].trunk, "busy"):
-        packed = sweep(cells, tmp_path)
-    assert [cell.state for cell in packed.cells] == ["open", "finished"]
+    with (
+        hold(tmp_path / "running" / cells[0].trunk, "busy"),
+        pytest.raises(BudgetSpent),
+        patch.object(sweeps, "WAIT", 0.01),
+    ):
+        sweep(cells, tmp_path, budget=Budget(2))
+    assert [cell.state for cell in Pack.read(tmp_path / "pack.json").cells] == ["open", "finished"]
     assert len(seen) == 1
     packed = sweep(cells, tmp_path)
     assert [cell.state for cell in packed.cells] == ["finished", "finished"]

@@ -1,6 +1,7 @@
 """What the verbs share: exit codes, options, and the look whether a folder is a model."""
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,23 @@ SOME_FAILED, INPUT_OUTPUT, BUDGET_SPENT, INTERRUPTED, READER_GONE = 1, 74, 75, 1
 
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; may be repeated.")
+]
+
+
+def _limit_pixels(megapixels: float | None) -> float | None:
+    if megapixels is not None:
+        os.environ["LCA_MAX_MEGAPIXELS"] = str(megapixels)  # where what reads images looks for it
+    return megapixels
+
+
+MaxMegapixels = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        callback=_limit_pixels,
+        help="Leave out larger images; the environment variable LCA_MAX_MEGAPIXELS does the same.",
+        show_default="50",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 

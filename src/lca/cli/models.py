@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lca.cli.common import SOME_FAILED, Overrides, Quiet, check_model, interruptible
+from lca.cli.common import SOME_FAILED, MaxMegapixels, Overrides, Quiet, check_model, interruptible
 from lca.cli.predictions import PRINTERS, image_paths, print_answers
 from lca.errors import LcaError
 from lca.progress import Progress, choose_progress
@@ -101,6 +101,7 @@ def learn_command(
     layout: FolderLayout = "auto",
     device: Device = None,
     as_json: AsJson = False,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Teach a model the classes of a folder, a zip file, a list of photos or a data set of the Hugging Face hub.
@@ -215,6 +216,7 @@ def predict_command(
     weights: Weights = None,
     allow_download: AllowDownload = False,
     device: Device = None,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Ask a model what is in images.
@@ -270,6 +272,7 @@ def evaluate_command(
     weights: Weights = None,
     allow_download: AllowDownload = False,
     device: Device = None,
+    max_megapixels: MaxMegapixels = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure a model on labelled images it has not been taught, and name those it got wrong.

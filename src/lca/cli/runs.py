@@ -161,10 +161,12 @@ def _resumable(work: Callable[[], Any]) -> Any:
 def _show_pack(pack: "Pack", folder: Path, title: str) -> int:
     """Show what finished; list and count what failed."""
     from lca.report.terminal import present
-    from lca.results.folder import FAILED
+    from lca.results.folder import FAILED, OPEN
     from lca.results.reading import Run
 
     failed = [cell for cell in pack.cells if cell.state == FAILED]
+    if remaining := sum(cell.state == OPEN for cell in pack.cells):
+        print(f"{remaining} of {len(pack.cells)} cells are open: they belong to other shards", file=sys.stderr)
     if pack.finished:
         present([Run(cell.label, cell.results) for cell in pack.finished], folder, title)
     for cell in failed:

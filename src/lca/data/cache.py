@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from lca.data.decoding import LeftOut, Reading, digest_of
+from lca.data.decoding_limits import MEGAPIXELS, most_pixels
 from lca.data.images import Images, packed
 from lca.errors import LcaError
 from lca.files import flush, hash_json, new_folder, read_json, write_json
@@ -84,7 +85,7 @@ def limit() -> float:
 
 def key(files: Mapping[str, Sequence[Path]], working_size: int, progress: Progress) -> str:
     """A hash of the content and the names of all files, class by class; a file that cannot be read has no content."""
-    digest = blake2b(f"{_FORMAT}/{working_size}".encode(), digest_size=20)
+    digest = blake2b(f"{_FORMAT}/{working_size}{_other_limit()}".encode(), digest_size=20)
     with progress.task("looking for changed images", sum(map(len, files.values()))) as advance:
         for name, paths in files.items():
             digest.update(f"/{name}/{len(paths)}/".encode())
@@ -101,7 +102,12 @@ def key(files: Mapping[str, Sequence[Path]], working_size: int, progress: Progre
 def stamp_of(files: Mapping[str, Sequence[Path]], working_size: int) -> str:
     """A hash of the places, sizes and times of all files."""
     versions = [[name, [[str(path), *_version(path)] for path in paths]] for name, paths in files.items()]
-    return hash_json([_FORMAT, working_size, versions])
+    return hash_json([_FORMAT, f"{working_size}{_other_limit()}", versions])
+
+
+def _other_limit() -> str:
+    """Of pixels, where it is not the usual one: it says which images are left out."""
+    return "" if most_pixels() == MEGAPIXELS * 1e6 else f"/{most_pixels():g}"
 
 
 def holds(name: Any) -> bool:

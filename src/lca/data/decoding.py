@@ -13,9 +13,9 @@ import stat
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
@@ -27,11 +27,21 @@ import torch
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from lca.data.decoding_limits import (
+    ROOM,
+    TooLarge,
+    expect_bounded,
+    expect_pixels,
+    memory_to_decode,
+    too_large,
+    webp_canvas,
+)
 from lca.data.images import Images, packed
 from lca.data.store import PixelRow
 from lca.errors import LcaError
 from lca.progress import Progress
 from lca.text import terminal_text
+from lca.turns import Together
 
 
 class Embedded(ABC):
@@ -78,6 +88,9 @@ NO_IMAGE = "is no image of a known format, or only the start of one; save it as 
 WEB_ADDRESS = "is an address on the web, and nothing is fetched from there; download it and give the file or its bytes"
 TEXT_FILE = "is open as text; open it for reading bytes: open(path, 'rb')"
 NO_HEIF = "is a HEIC photo, which needs another package: pip install pillow-heif"
+_ORIENTATION = 0x0112
+BAND = 256
+"""Rows of an image that are converted at a time."""
 DIGEST = 16
 NAMED = 20
 """Files that an error names before it only counts."""
@@ -219,20 +232,26 @@ def is_image(path: Path) -> bool:
 
 
 def _read(image: object, what: str, working_size: int) -> Decoded:
-    several_frames = False
-    with _explained(what):
-        given = isinstance(image, str | Path | Embedded | bytes | bytearray | memoryview) or hasattr(image, "read")
-        if given:
-            with _opened(image, what) as file, _identify(file, _path_of(image), what) as opened:
-                several_frames = _has_several_frames(opened)
-                # a part of a large JPEG decodes several times faster; twice the size keeps the quality
-                opened.draft(None, (2 * working_size, 2 * working_size))
-                pixels = _finish(opened, working_size)
-        elif isinstance(image, Image.Image):
-            pixels = _finish(image, working_size)
-        else:
-            pixels = _finish(Image.fromarray(_checked_array(image, what)), working_size)
+    with _explained(what), ExitStack() as room:  # given back when nothing of the image is left
+        pixels, several_frames = _pixels(image, what, working_size, room)
     return Decoded(pixels, several_frames, digest_of(pixels))
+
+
+def _pixels(image: object, what: str, working_size: int, room: ExitStack) -> tuple[Tensor, bool]:
+    """Those of an image, and whether it has several frames."""
+    if isinstance(image, str | Path | Embedded | bytes | bytearray | memoryview) or hasattr(image, "read"):
+        with _opened(image, what) as file, closing(_identify(file, _path_of(image), what)) as opened:
+            expect_bounded(opened)
+            several_frames = _has_several_frames(opened)
+            # a part of a large JPEG decodes several times faster; twice the size keeps the quality
+            opened.draft(None, (2 * working_size, 2 * working_size))
+            room.enter_context(ROOM.taken(memory_to_decode(opened)))
+            return _finish(opened, working_size), several_frames
+    if isinstance(image, Image.Image):
+        expect_bounded(image)
+        room.enter_context(ROOM.taken(memory_to_decode(image)))
+        return _finish(image, working_size), False
+    return _finish(Image.fromarray(_checked_array(image, what)), working_size), False
 
 
 def digest_of(pixels: Tensor) -> bytes:
@@ -297,6 +316,8 @@ def _identify(file: IO[bytes], path: PurePath, what: str) -> Image.Image:
         formats.append(named)
     start = file.read(64)
     file.seek(0)
+    if size := webp_canvas(start):  # Pillow takes memory for it as it opens the file
+        expect_pixels(*size)
     if start[4:8] == b"ftyp":
         brands = start[8 : int.from_bytes(start[:4], "big")]
         if b"avif" not in brands and any(brand in brands for brand in HEIF_BRANDS):
@@ -326,9 +347,9 @@ def _explained(what: str) -> Iterator[None]:
         raise UnreadableImage(what, NO_IMAGE) from None
     except Image.DecompressionBombError as error:
         size = re.search(r"(\d+) pixels", str(error))
-        megapixels = f"has {int(size[1]) / 1e6:.0f} megapixels" if size else "is too large"
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
-        raise UnreadableImage(what, f"{megapixels}, the limit is {limit:.0f}; make it smaller") from None
+        raise UnreadableImage(what, too_large(int(size[1]) if size else 0)) from None
+    except TooLarge as error:
+        raise UnreadableImage(what, str(error)) from None
     except MemoryError:
         raise UnreadableImage(what, "does not fit into memory; make it smaller") from None
     except Exception as error:  # for damaged files Pillow's readers raise almost anything
@@ -337,11 +358,14 @@ def _explained(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Pillow's warnings, which name no file. Not for threads: the filters are the whole process's."""
+def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
         yield
+
+
+_quiet = Together(_without_warnings).entered
+"""Without Pillow's warnings, which name no file. The filters are the whole process's."""
 
 
 def _has_several_frames(image: Image.Image) -> bool:
@@ -354,12 +378,14 @@ def _finish(image: Image.Image, working_size: int) -> Tensor:
     """Upright, RGB, cut and shrunk."""
     image.load()  # first: TIFF files are put upright by this
     with suppress(Exception):  # damaged notes do not make a photo unreadable
-        image = ImageOps.exif_transpose(image)
+        if image.getexif().get(_ORIENTATION, 1) != 1:  # else it would be copied
+            image = ImageOps.exif_transpose(image)
     rgb = _to_rgb(image)
     width, height = rgb.size
     cut_width, cut_height = min(width, LONGEST * height), min(height, LONGEST * width)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    rgb = rgb.crop((left, top, left + cut_width, top + cut_height))
+    if (cut_width, cut_height) != rgb.size:
+        rgb = rgb.crop((left, top, left + cut_width, top + cut_height))
     if working_size < (shorter := min(rgb.size)):  # as torchvision's Resize rounds
         size = (working_size * rgb.width // shorter, working_size * rgb.height // shorter)
         rgb = rgb.resize(size, Image.Resampling.BICUBIC)
@@ -367,8 +393,31 @@ def _finish(image: Image.Image, working_size: int) -> Tensor:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
+        ranges = [_range(np.asarray(band)) for band in _bands(image)]
+        low, high = min(least for least, _ in ranges), max(most for _, most in ranges)
+        return _by_bands(image, lambda band: Image.fromarray(_to_bytes(np.asarray(band), low, high)).convert("RGB"))
+    return _by_bands(image, _band_to_rgb)
+
+
+def _bands(image: Image.Image) -> Iterator[Image.Image]:
+    for top in range(0, image.height, BAND):
+        yield image.crop((0, top, image.width, min(top + BAND, image.height)))
+
+
+def _by_bands(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """What is done pixel by pixel, with no more than a band of a large image beside it and its result."""
+    if image.height <= BAND:
+        return convert(image)
+    rgb = Image.new("RGB", image.size)
+    for number, band in enumerate(_bands(image)):
+        rgb.paste(convert(band), (0, number * BAND))
+    return rgb
+
+
+def _band_to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "LAB":
         lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
         converted = ImageCms.profileToProfile(image, lab, rgb, outputMode="RGB")
@@ -382,16 +431,25 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _to_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers of more than 8 bits and floats as uint8; the rule is the module's."""
-    exact = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = float(exact.min()), float(exact.max())
+def _range(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    exact = _finite(values)
+    return float(exact.min()), float(exact.max())
+
+
+def _to_bytes(values: np.ndarray[Any, Any], low: float, high: float) -> np.ndarray[Any, Any]:
+    """Integers of more than 8 bits and floats as uint8, for an image that has values from `low` to `high`; the rule is
+    the module's."""
+    exact = _finite(values)
     whole = np.issubdtype(values.dtype, np.integer)
     if low >= 0 and high <= (65535 if whole else 255):
         exact *= 1 / 257 if whole else 255 if high <= 1 else 1
     else:
         exact = (exact - low) * (255 / max(high - low, 1e-300))
     return np.round(exact).astype(np.uint8)
+
+
+def _finite(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
 
 
 def _checked_array(image: object, what: str) -> np.ndarray[Any, Any]:

@@ -41,7 +41,7 @@ def branch(spec: Any) -> Any:
         spec = {"name": spec, "preset": spec}
     if isinstance(spec, dict) and "preset" in spec:
         try:
-            preset = presets[spec["preset"]]
+            preset = presets[str(spec["preset"])]
         except LcaError as error:
             raise ValueError(str(error)) from None
         return {"name": spec["preset"], **preset, **{key: value for key, value in spec.items() if key != "preset"}}
@@ -58,7 +58,8 @@ class BranchedOptions(MethodOptions):
     @field_validator("align", mode="before")
     @classmethod
     def _branches(cls, value: Any) -> Any:
-        return [branch(each) for each in ([value] if isinstance(value, str | dict) else value)]
+        several = [value] if isinstance(value, str | dict) else value
+        return [branch(each) for each in several] if isinstance(several, list | tuple) else several
 
     @field_validator("align")
     @classmethod

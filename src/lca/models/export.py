@@ -5,14 +5,14 @@ gives `probabilities` (calibrated), `logits` and, where the method keeps class s
 `Prediction` has them. `docs/shipping.md` shows how to prepare an image.
 """
 
-import copy
+import glob
 import json
+import shutil
+import uuid
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -23,12 +23,11 @@ from lca.data.views import Preprocessing
 from lca.device import versions
 from lca.errors import LcaError, needs
 from lca.features import FeatureExtractor
-from lca.files import new_folder, read_json, write_json
+from lca.files import flush, hold, is_held, read_json, write_json
 from lca.methods._base import Method
 from lca.statistics.distances import FARTHEST, MIDDLE, KnownDistances
 from lca.statistics.gaussians import GaussianMemory
 from lca.statistics.quantiles import Distribution
-from lca.tuning.insertion import remove_insertions
 
 OPSET = 18
 ONNX_LIMIT = 2**31
@@ -159,7 +158,7 @@ def deployed(model: ContinualClassifier, branch: str | None = None) -> Deployed:
     branch = branch or model.branch
     if branch not in model.method.branches():
         raise LcaError(f"there is no branch {branch!r}; there are {model.method.branches()}")
-    twin = independent_copy(model)
+    twin = model.twin(device="cpu", precision="fp32", exact=False, compile=False)
     if not any(map(twin.method.lasts, twin.method.feature_parts())):  # else it is needed without its tuning as well
         twin.extractor.tuner.fold()
     temperature = model.temperatures.get(branch, 1.0)
@@ -234,9 +233,9 @@ def _export(
         write = convert(module, about)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
-            write(Path(beside) / path.name)
-            (Path(beside) / path.name).replace(path)
+        with _folder_beside(path) as beside:
+            write(beside / path.name)
+            (beside / path.name).replace(path)
     except OSError as error:
         raise LcaError(f"could not write {path}: {error.strerror or error}; what was there is unchanged") from error
     write_json(sidecar, about)
@@ -258,21 +257,35 @@ def export_peft(model: ContinualClassifier, folder: str | Path, *, overwrite: bo
     if folder.exists() and not (overwrite or empty or is_an_export(folder / "lca.json")):
         raise LcaError(f"{folder} exists and was not made by lca export; choose another name, or use --force")
     left_out = ["heads", "class statistics", "temperature", *["feature norm"] * (model.extractor.norm is not None)]
-    with nullcontext(folder) if folder.exists() else new_folder(folder) as place:
+    with nullcontext(folder) if folder.exists() else _new_folder(folder) as place:
         model.extractor.tuner.write_adapter(place)
         write_json(place / "lca.json", about_export(model) | {"not_included": left_out})
     return folder / "lca.json"
 
 
-def independent_copy(model: ContinualClassifier) -> ContinualClassifier:
-    """An independent copy on the CPU in float32, made of the model's state."""
-    extractor = copy.deepcopy(model.extractor)
-    extractor.tuner.detach()
-    remove_insertions(extractor.vit)  # the prompts of methods that bring some of their own
-    recipe = model.recipe.model_copy(update={"device": "cpu", "precision": "fp32", "exact": False, "compile": False})
-    twin = ContinualClassifier(recipe, model.view, backbone=replace(model.backbone, vit=extractor.vit.cpu()))
-    twin.load_state(model.state())
-    return twin
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A folder for what is being written, which is gone afterwards. What killed exports left beside is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if (left / ".lock").is_file() and not left.is_symlink() and not is_held(left):
+            shutil.rmtree(left, ignore_errors=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with hold(beside, f"another export writes {path}"):
+            yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Fill a folder and put it in its place as a whole."""
+    with _folder_beside(path) as beside:
+        (beside / path.name).mkdir()
+        yield beside / path.name
+        (beside / path.name).rename(path)
+        flush(path.parent)
 
 
 def about_export(model: ContinualClassifier, module: Deployed | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from lca.heads.discriminant import DiscriminantOptions
 from lca.heads.lda import LdaBranch, linear_discriminant
 from lca.methods._base import PRETRAINED
 from lca.methods._branched import Branched
-from lca.models.export import about_export, independent_copy, is_an_export
+from lca.models.export import about_export, is_an_export
 
 ELSEWHERE = "--onnx and --torch export every model"
 CLOSE = 1e-3
@@ -90,7 +90,7 @@ def _plain(model: ContinualClassifier) -> nn.Module:
         )
     if model.extractor.norm is not None:
         raise LcaError(f"tuning.feature_norm is a layer that timm's transformers do not have; {ELSEWHERE}")
-    extractor = independent_copy(model).extractor
+    extractor = model.twin(device="cpu", precision="fp32", exact=False, compile=False).extractor
     if parts == [PRETRAINED]:
         extractor.tuner.detach()
         return extractor.vit

@@ -21,6 +21,7 @@ import yaml
 
 from lca.errors import LcaError
 from lca.files import is_held, read_json
+from lca.recipe_files import parse_yaml
 
 RUNNING, FINISHED, STOPPED, FAILED, OPEN = "running", "finished", "stopped", "failed", "open"
 """How far a run is."""
@@ -76,7 +77,7 @@ class RunFiles:
         """The recipe from its own file or from the results; empty where neither is at hand."""
         try:
             if self.recipe.exists():
-                recipe = yaml.safe_load(self.recipe.read_text(encoding="utf-8"))
+                recipe = parse_yaml(self.recipe.read_text(encoding="utf-8"))
             else:
                 recipe = read_json(self.results)["recipe"]
         except (OSError, yaml.YAMLError, LcaError):

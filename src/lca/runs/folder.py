@@ -36,8 +36,10 @@ class RunFolder(RunFiles):
 
     @contextmanager
     def _hold(self, recipe: Recipe) -> Iterator[None]:
-        # a run killed while it made its folder leaves only hidden files: the lock, a half-written recipe
-        if not self.recipe.exists() and any(not path.name.startswith(".") for path in self.path.glob("*")):
+        # a run killed while it made its folder leaves only hidden files: the lock, a half-written recipe; one of a
+        # sweep that failed so early leaves what it failed of
+        others = (path for path in self.path.glob("*") if path != self.failure and not path.name.startswith("."))
+        if not self.recipe.exists() and any(others):
             raise LcaError(f"{self.path} exists and is no run folder; choose another place with --out")
         with hold(self.path, f"another process is running in {self.path}; wait for it, or choose another --out"):
             for leftover in self.path.glob(".*.tmp"):  # of a killed write

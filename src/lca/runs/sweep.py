@@ -1,6 +1,7 @@
 """Sweeps: a grid of recipes, run cell by cell in time slices, and packed into one file that can be merged."""
 
 import itertools
+import math
 import time
 import traceback
 import warnings
@@ -22,6 +23,11 @@ from lca.results.seeds import key_of_today, recipe_differences
 from lca.runs.budget import Budget, BudgetSpent
 from lca.runs.experiment import run
 from lca.runs.workers import beside
+
+MOST_CELLS = 10_000
+"""Of one sweep: more would take minutes to write down."""
+WAIT = 0.5
+"""Seconds between two looks at cells that other processes run."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ def expand(content: Mapping[str, Any], origin: str = "sweep") -> list[Cell]:
         key: list(values.items()) if isinstance(values, Mapping) else [(f"{key}={value}", value) for value in values]
         for key, values in grid.items()
     }
+    if (count := len(changes) * math.prod(map(len, axes.values()))) > MOST_CELLS:
+        raise LcaError(f"{origin}: the grid has {count:,} cells; a sweep has at most {MOST_CELLS:,}")
     cells: dict[str, Cell] = {}
     for change in changes:
         own = {key: value for key, value in change.items() if key != "label"}
@@ -132,7 +140,8 @@ def sweep(
 
     What is finished in a pack of `reuse` is taken from there. Trained backbones are kept in `trunks`, by default in the
     sweep's folder. Several processes may work in one folder, here or on other machines: each takes cells that no other
-    is running, and so do `workers`, of which this process is one. Returns the pack of all cells, whoever ran them.
+    is running, and so do `workers`, of which this process is one. In the end it waits for those that others run, and
+    takes over what they leave. Returns the pack of all cells, whoever ran them.
 
     A spent budget raises `BudgetSpent`; the pack on disk then holds what is finished.
     """
@@ -141,9 +150,10 @@ def sweep(
     out.mkdir(parents=True, exist_ok=True)
     _rename_of_earlier_versions(SweepFiles(out))
     _take_over(cells, out, reuse)
+    work = _Work(cells, chosen, out, trunks, budget, {cell.key: _failure(cell, out) for cell in chosen})
     try:
-        with beside(workers - 1, progress, _run_cells, cells, chosen, out, trunks, budget, QuietProgress()):
-            _run_cells(cells, chosen, out, trunks, budget, progress)
+        with beside(workers - 1, progress, work.pass_over, QuietProgress()):
+            work.finish(progress)
     finally:
         packed = pack(cells, out)
         packed.write(SweepFiles(out).pack)
@@ -151,46 +161,78 @@ def sweep(
     return packed
 
 
-def _run_cells(
-    cells: list[Cell], chosen: list[Cell], out: Path, trunks: Path, budget: Budget, progress: Progress
-) -> None:
-    """What one process does of a sweep."""
-    began = time.time()
-    for trunk, sharing in itertools.groupby(chosen, key=lambda cell: cell.trunk):
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done of a sweep, by one process or several."""
+
+    cells: list[Cell]
+    chosen: list[Cell]
+    out: Path
+    trunks: Path
+    budget: Budget
+    failed_before: dict[str, tuple[int, int] | None]
+    """What `_failure` said of each as the sweep began; clocks say less, since those of other machines differ."""
+
+    def finish(self, progress: Progress) -> None:
+        """Run what no other process runs, again and again, until all is done."""
+        told = False
+        while left := self.pass_over(progress):
+            if self.budget.spent():
+                raise BudgetSpent
+            if not told:
+                progress.line(f"waiting for {left} cell(s) that other processes run")
+            told = True
+            time.sleep(WAIT)
+
+    def pass_over(self, progress: Progress) -> int:
+        """Run what no other process runs; gives how many cells others run."""
+        for trunk, sharing in itertools.groupby(filter(self._is_open, self.chosen), key=lambda cell: cell.trunk):
+            try:
+                with hold(SweepFiles(self.out).running(trunk), "another process runs these cells"):
+                    for cell in sharing:
+                        self._run(cell, progress)
+            except BusyError:
+                continue
+        return sum(map(self._is_open, self.chosen))
+
+    def _is_open(self, cell: Cell) -> bool:
+        """Whether a cell is not finished, and did not fail since this sweep began."""
+        if RunFiles(SweepFiles(self.out).cell(cell.folder)).results.exists():
+            return False
+        return _failure(cell, self.out) in (None, self.failed_before[cell.key])
+
+    def _run(self, cell: Cell, progress: Progress) -> None:
+        if not self._is_open(cell):
+            return
+        if self.budget.spent():
+            raise BudgetSpent
+        files = RunFiles(SweepFiles(self.out).cell(cell.folder))
+        progress.line(
+            f"cell {self.cells.index(cell) + 1} of {len(self.cells)}: {cell.label or cell.recipe.method.name}, "
+            f"{cell.recipe.data.source}, seed {cell.recipe.seed}"
+        )
         try:
-            with hold(SweepFiles(out).running(trunk), "another process runs these cells"):
-                for cell in sharing:
-                    _run_cell(cell, cells, out, trunks, began, budget, progress)
-        except BusyError:
-            continue
+            run(cell.recipe, files.path, trunks=self.trunks, budget=self.budget, progress=progress)
+            files.failure.unlink(missing_ok=True)
+        except (BudgetSpent, BusyError):
+            raise
+        except Exception as error:  # whatever it is, the other cells can still run and the pack says what failed
+            progress.line(f"failed: {error}")
+            files.path.mkdir(parents=True, exist_ok=True)
+            write_json(
+                files.failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            )
+        finally:
+            pack(self.cells, self.out).write(SweepFiles(self.out).pack)
 
 
-def _run_cell(
-    cell: Cell, cells: list[Cell], out: Path, trunks: Path, began: float, budget: Budget, progress: Progress
-) -> None:
-    """Run a cell that is not finished, and that did not fail since this sweep began."""
-    files = RunFiles(SweepFiles(out).cell(cell.folder))
-    folder, failure = files.path, files.failure
-    failed_now = failure.exists() and failure.stat().st_mtime > began
-    if files.results.exists() or failed_now:
-        return
-    if budget.spent():
-        raise BudgetSpent
-    progress.line(
-        f"cell {cells.index(cell) + 1} of {len(cells)}: {cell.label or cell.recipe.method.name}, "
-        f"{cell.recipe.data.source}, seed {cell.recipe.seed}"
-    )
+def _failure(cell: Cell, out: Path) -> tuple[int, int] | None:
+    """Another one for every failure of a cell; None for one that did not fail."""
     try:
-        run(cell.recipe, folder, trunks=trunks, budget=budget, progress=progress)
-        failure.unlink(missing_ok=True)
-    except (BudgetSpent, BusyError):
-        raise
-    except Exception as error:  # whatever it is, the other cells can still run and the pack says what failed
-        progress.line(f"failed: {error}")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
-    finally:
-        pack(cells, out).write(SweepFiles(out).pack)
+        found = RunFiles(SweepFiles(out).cell(cell.folder)).failure.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _rename_of_earlier_versions(files: SweepFiles) -> None:
