@@ -345,7 +345,7 @@ class ContinualClassifier:
         truths = [images.classes[label] for label in images.labels.tolist()]
         return Evaluation(
             [
-                Answer(truth, a.label, a.probability, a.unknown, a.distance, path, a.nearest)
+                Answer(truth, a.label, a.probability, a.unknown, path, a.nearest, a.distance)
                 for truth, a, path in zip(truths, answers, paths, strict=True)
             ],
             tuple(self.classes),
@@ -381,7 +381,8 @@ class ContinualClassifier:
                 f"features must be floats of the shape (n, {self.extractor.width}), as `features` gives them; got "
                 f"{tuple(features.shape)} of {features.dtype}"
             )
-        self._expect_classes()
+        if not self.history:  # one that has forgotten all of its classes gives no logit
+            self._expect_classes()
         return torch.cat([self.method.logits(some, branch) for some in features.split(_ANSWERED_AT_ONCE)])
 
     @whole

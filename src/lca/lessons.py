@@ -108,8 +108,8 @@ def answers_of_samples(
     known: int, count: int, memory: GaussianMemory, answer: Answer, draws: torch.Generator
 ) -> Tensor:
     """What samples of the Gaussians of the first classes are called now: labels (known, count)."""
-    samples, _ = memory.sample(count, draws)
-    samples = memory.with_residual(samples[:known], draws)
+    samples, _ = memory.sample(count, draws, known)
+    samples = memory.with_residual(samples, draws)
     return answer(samples.flatten(0, 1)).argmax(1).cpu().reshape(known, count)
 
 

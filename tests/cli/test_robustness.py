@@ -157,7 +157,7 @@ def test_what_only_one_model_was_asked_is_not_in_the_radar(lca, model, drawn):
 @pytest.fixture
 def unasked(monkeypatch):
     """Asking a model anything is a failure."""
-    monkeypatch.setattr("lca.classifier.ContinualClassifier.logits", lambda *_: pytest.fail("measured in vain"))
+    monkeypatch.setattr("lca.classifier.ContinualClassifier.features", lambda *_: pytest.fail("measured in vain"))
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_measuring(lca, model, unasked):

@@ -58,8 +58,10 @@ def test_equal_confusions_are_in_alphabetical_order():
 def test_distances_tell_ood_images_from_known_ones():
     """Of the six pairs of a known and an OOD image the OOD one is farther in four, and as far in one."""
     told = [("dog", 10.0), ("cat", 60.0), ("wolf", 60.0), ("fox", 99.0), ("elk", 30.0)]
-    found = Evaluation([Answer(truth, "dog", 0.5, False, far) for truth, far in told], ("dog", "cat")).as_json()
+    found = Evaluation(
+        [Answer(truth, "dog", 0.5, False, distance=far) for truth, far in told], ("dog", "cat")
+    ).as_json()
     assert found["unknown_detection"]["auroc"] == pytest.approx(100 * 4.5 / 6)
     assert found["unknown_detection"].keys() == {"auroc", "fpr95_known_positive", "fpr95_ood_positive"}
-    known = Evaluation([Answer("dog", "dog", 0.5, False, 10.0)], ("dog",))
+    known = Evaluation([Answer("dog", "dog", 0.5, False, distance=10.0)], ("dog",))
     assert known.unknown_detection() is None, "there is nothing to tell it from"

@@ -28,12 +28,12 @@ class Answer:
     label: str
     probability: float
     unknown: bool
-    distance: float | None = None
-    """How unlike known images it is; None where nothing tells."""
     path: str | None = None
     """Where the image lies; None if it has no file."""
     nearest: str | None = None
     """The class it lies nearest to by the class statistics; None where there are none."""
+    distance: float | None = None
+    """How unlike known images it is; None where nothing tells."""
 
     def as_json(self) -> dict[str, Any]:
         """In the order of `COLUMNS`."""

@@ -29,7 +29,7 @@ class BranchSet:
         self.options = {each.name: each for each in options}
         self.trunk = trunk
         self.heads = {each.name: trunk.copy() for each in options if each.keeps_statistics and not each.derived}
-        self._derived: dict[str, nn.Module] = {}  # until the next change of the statistics
+        self._derived: dict[tuple[str, torch.device], nn.Module] = {}  # until the next change of the statistics
         first_with: dict[str, str] = {}
         keeping = [each.name for each in options if each.keeps_statistics]
         self._memory_of = {name: first_with.setdefault(self.options[name].memory_key, name) for name in keeping}
@@ -167,7 +167,8 @@ class BranchSet:
         own = self.options[name].left_out(memory, features, labels, views, asked)
         if own is None:
             return None
-        logits = self.logits(features[: len(own)] if asked is None else asked, name).cpu()
+        device = next(self.heads.get(name, self.trunk).parameters(), features).device  # where heads answer
+        logits = self.logits((features[: len(own)] if asked is None else asked).to(device), name).cpu()
         logits = logits.scatter(1, labels[: len(own), None], own[:, None].to(logits))
         return logits[~own.isnan()], labels[: len(own)][~own.isnan()]
 
@@ -176,9 +177,9 @@ class BranchSet:
         memory = self.memory(name)
         if memory is None or not memory.classes or not self.options[name].derived:
             return self.heads.get(name, self.trunk)
-        if name not in self._derived:
-            self._derived[name] = self.options[name].derive(memory.to(device))
-        return self._derived[name]
+        if (name, device) not in self._derived:
+            self._derived[name, device] = self.options[name].derive(memory.to(device))
+        return self._derived[name, device]
 
     def statistics(self, name: str) -> tuple[GaussianMemory, KnownDistances] | None:
         """The Gaussians a branch uses and the distances of the known images; None without any."""

@@ -206,13 +206,14 @@ class GaussianMemory(Stored):
     def _freedom(self) -> int:
         return sum(gaussian.count - self.options.unbiased for gaussian in self.classes.values()) or len(self.classes)
 
-    def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw `count` features of every class: (classes, count, d) in label order, and the labels (classes,).
+    def sample(self, count: int, generator: torch.Generator, first_classes: int | None = None) -> tuple[Tensor, Tensor]:
+        """Draw `count` features of every class, or of so many of the first ones: (classes, count, d) in label order,
+        and the labels (classes,).
 
         x = μ + ε R / sqrt(K - 1) + sqrt(ridge) ε'. A class with one image has no spread of its own: the pooled
         covariance serves it, and the log says so.
         """
-        labels = sorted(self.classes)
+        labels = sorted(self.classes)[:first_classes]
         first = self.classes[labels[0]].mean
         single = [label for label in labels if self.classes[label].count < 2]
         pooled = first.new_empty(0, len(first))
