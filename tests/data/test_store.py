@@ -45,10 +45,12 @@ def test_a_lesson_in_a_file_is_the_lesson_in_memory(tmp_path, monkeypatch, sizes
 def test_few_images_need_no_file(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     root = photos(tmp_path / "photos")
-    assert isinstance(read_together([*root.glob("cat/*.png")], 64, Progress(), 10_000).pixels.row, torch.Tensor)
+    assert isinstance(
+        read_together([*root.glob("cat/*.png")], 64, Progress(), in_memory=10_000).pixels.row, torch.Tensor
+    )
     monkeypatch.setattr(store.tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(LcaError, match=r"none can be made in .*nowhere \(No such file or directory\); name another fo"):
-        read_together([*root.glob("cat/*.png")], 64, Progress(), 10)
+        read_together([*root.glob("cat/*.png")], 64, Progress(), in_memory=10)
 
 
 def test_the_file_is_private_and_has_no_name(tmp_path, monkeypatch):

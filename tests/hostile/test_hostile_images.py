@@ -42,6 +42,7 @@ def huge(path):
     return sorted(path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_may_be_read_takes_little_more_than_one_image_at_a_time(tmp_path):
     files = huge(tmp_path)
     assert max(file.stat().st_size for file in files) < 400_000

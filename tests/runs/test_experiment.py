@@ -342,7 +342,18 @@ def test_what_computes_a_trunk_needs_no_other_room():
     rooms = tuple(room.removesuffix(".py").replace("/", ".") for room in ROOMS)
     others = {name for name in needed if not any(f"{name}.".startswith(f"{room}.") for room in rooms)}
     branches = {"heads.branch", "heads.branches", "heads.alignment"}
-    assert others <= {"errors", "files", "guarded", "options", "progress", "registry", "text", *branches}
+    assert others <= {
+        "arguments",
+        "errors",
+        "files",
+        "guarded",
+        "options",
+        "progress",
+        "registry",
+        "text",
+        "turns",
+        *branches,
+    }
 
 
 def test_exact_mode_computes_with_deterministic_algorithms(tmp_path, finished):

@@ -18,7 +18,7 @@ class SldcOptions(ImOptions):
 @methods.register("sldc")
 class Sldc(IncrementalMerging):
     """After the idea of the paper, with our parts: the linear map between the features of the new images before and
-    after is our affine drift model (the identity plus a ridge correction), the heads are aligned as in `best`, and
+    after is our affine drift model (the identity plus a ridge correction), what answers are the branches of `im`, and
     `training.distillation` is its feature distillation. Its symmetric cross-entropy, the distillation of feature norms,
     its weakly non-linear map, its auxiliary images and its alignment by Adam are not built, and the map is fitted on
     images as they are, not on augmented ones."""
@@ -27,7 +27,7 @@ class Sldc(IncrementalMerging):
         title="SLDC (linear)",
         reference="Compensating Distribution Drifts in Class-incremental Learning of Pre-trained Vision Transformers, "
         "AAAI 2026, arXiv 2511.09926",
-        trains="the tuner and the task's head, then all heads on samples of the moved class Gaussians",
+        trains="the tuner and the task's head, then heads that follow from the moved class Gaussians",
     )
     Options: ClassVar = SldcOptions
     defaults: ClassVar = {
