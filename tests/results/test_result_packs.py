@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from lca.files import read_json
+from lca.results.classifiers import classifiers
+from lca.results.reading import collect
 
-PACKS = {
-    path.stem: cells
-    for path in sorted((Path(__file__).parents[2] / "results").glob("*.json"))
-    if (cells := read_json(path).get("cells"))
-}
+RESULTS = Path(__file__).parents[2] / "results"
+DEMO = RESULTS / "demo.json"
+PACKS = {path.stem: cells for path in sorted(RESULTS.glob("*.json")) if (cells := read_json(path).get("cells"))}
 HAVE_FAILURES = {"tune-peft"}
 """Training fails at too high a rate, and that was to be found."""
 HAVE_OPEN = {"compare-mini": 6, "lessons-mini": 2}
@@ -34,6 +34,12 @@ def test_all_cells_of_a_data_set_saw_the_same_images(pack):
         recipe = results["recipe"]
         seen[recipe["data"]["source"], recipe["backbone"]["name"]].add(results["data"]["sha256"])
     assert all(len(images) == 1 for images in seen.values()), seen
+
+
+def test_no_continual_row_of_the_demo_is_above_best():
+    rows = {row.label: row.plain["AA"].mean for row in classifiers(collect([DEMO]).runs)["digits"] if row.continual}
+    assert len(rows) == 5
+    assert max(rows, key=rows.get) == "best"
 
 
 def test_the_packs_are_found():
